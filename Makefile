@@ -1,0 +1,53 @@
+# All happens in a virtual environment in .venv beside this file. `make` alone lists the targets.
+# Another Python: make PYTHON=python3.12 test
+
+PYTHON ?= python3
+PIP := .venv/bin/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
+# Where NVIDIA's tools are, the CUDA kernels of Numba are wanted too.
+GPU_EXTRA := $(shell command -v nvidia-smi >/dev/null 2>&1 && echo '[gpu]')
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo bench test lint clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+
+demo: .venv/installed ## generate text with a small model and show its blocks
+	.venv/bin/minipaged demo
+
+bench: .venv/installed ## measure paging against contiguous allocation
+	.venv/bin/minipaged bench
+
+test: lint ## lint, then run every test
+	.venv/bin/pytest -n 2 tests
+
+lint: .venv/installed-dev ## ruff and mypy
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+
+clean: ## remove .venv, caches and build output
+	rm -rf .venv build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A stamp is renewed only when what it installs from has changed.
+.venv/installed: .venv/bin/python pyproject.toml constraints.txt
+	@echo "Installing torch into .venv (the largest part: a few minutes the first time) ..."
+	@$(PIP) torch
+	@echo "Installing minipaged, transformers, numba and the rest ..."
+	@$(PIP) -e '.$(GPU_EXTRA)'
+	@touch $@
+
+.venv/installed-dev: .venv/installed
+	@echo "Installing the test tools ..."
+	@$(PIP) -e '.[dev]'
+	@touch $@
+
+.venv/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo \
+	  "minipaged needs Python 3.11 or newer, and $(PYTHON) is not. Name another: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo \
+	  "$(PYTHON) lacks the venv module. On Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
+	@echo "Creating .venv with $$($(PYTHON) -V) ..."
+	@$(PYTHON) -m venv --clear .venv

@@ -1,0 +1,1 @@
+"""The same concepts as `minipaged.reference`, file by file, in Triton and Numba."""

@@ -1,0 +1,49 @@
+"""minipaged: PagedAttention you can run.
+
+Every concept of the paper stands twice, as plain Python (`minipaged.reference`) and as a kernel
+(`minipaged.kernels`); a small engine made of the same parts serves real Hugging Face models. Importing the
+package loads no torch: the engine's names are fetched when first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .engine import LLMEngine
+    from .llm import LLM
+    from .outputs import CacheStats, CompletionOutput, RequestOutput
+    from .sampling_params import BeamSearchParams, SamplingParams
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "LLM": "llm",
+    "LLMEngine": "engine",
+    "SamplingParams": "sampling_params",
+    "BeamSearchParams": "sampling_params",
+    "RequestOutput": "outputs",
+    "CompletionOutput": "outputs",
+    "CacheStats": "outputs",
+}
+
+__all__ = [
+    "LLM",
+    "BeamSearchParams",
+    "CacheStats",
+    "CompletionOutput",
+    "LLMEngine",
+    "RequestOutput",
+    "SamplingParams",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'minipaged' has no attribute {name!r}")
+    return getattr(import_module(f"minipaged.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])

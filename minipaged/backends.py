@@ -1,0 +1,101 @@
+"""The interchangeable implementations of attention over blocks, by name.
+
+All take the same arguments, and tests hold them equal: `triton` (a GPU, or Triton's interpreter), `numba`
+(compiled for the CPU) and `reference` (plain Python, to check the others against).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+from .errors import BackendUnavailableError
+from .reference import attention as reference
+
+Attention = Callable[..., torch.Tensor]
+
+
+class AttentionBackend(NamedTuple):
+    """The two functions of one implementation; see `minipaged.kernels.attention` for their arguments."""
+
+    name: str
+    decode: Attention
+    prefill: Attention
+
+
+def get_backend(name: str, device: torch.device) -> AttentionBackend:
+    """The backend called `name`, or raise BackendUnavailableError where this machine can't run it.
+
+    `auto` is `triton` on a GPU and `numba` on a CPU.
+    """
+    if name == "auto":
+        name = "numba" if device.type == "cpu" else "triton"
+    return {"triton": _triton, "numba": _numba, "reference": _reference}[name](device)
+
+
+def _triton(device: torch.device) -> AttentionBackend:
+    if device.type == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
+        raise BackendUnavailableError(
+            "attention_backend='triton' needs a GPU; on a CPU set TRITON_INTERPRET=1 before triton or "
+            "transformers is first imported, or use attention_backend='numba'"
+        )
+    try:
+        from .kernels import attention
+    except ImportError as error:
+        raise BackendUnavailableError(f"attention_backend='triton' can't be loaded: {error}") from error
+    return AttentionBackend("triton", attention.decode_attention, attention.prefill_attention)
+
+
+def _numba(device: torch.device) -> AttentionBackend:
+    if device.type != "cpu":
+        raise BackendUnavailableError(f"attention_backend='numba' runs on a CPU, not on {device.type}")
+    from .kernels import attention_cpu
+
+    return AttentionBackend("numba", attention_cpu.decode_attention, attention_cpu.prefill_attention)
+
+
+def _reference(device: torch.device) -> AttentionBackend:
+    return AttentionBackend("reference", _reference_decode, _reference_prefill)
+
+
+def _reference_decode(
+    queries: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    block_tables: torch.Tensor,
+    context_lengths: torch.Tensor,
+    **options: Any,
+) -> torch.Tensor:
+    """Decode is prefill with one query a sequence."""
+    starts = torch.arange(len(queries) + 1)
+    return _reference_prefill(
+        queries, key_cache, value_cache, block_tables, context_lengths, starts, **options
+    )
+
+
+def _reference_prefill(
+    queries: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    block_tables: torch.Tensor,
+    context_lengths: torch.Tensor,
+    query_starts: torch.Tensor,
+    *,
+    max_query_length: int | None = None,
+    **options: Any,
+) -> torch.Tensor:
+    """Turn tensors into lists, one sequence at a time, and only the blocks that it owns."""
+    output = torch.zeros_like(queries)
+    starts = query_starts.tolist()
+    for i, length in enumerate(context_lengths.tolist()):
+        table = block_tables[i, : -(-length // key_cache.shape[1])].tolist()
+        keys = {block: key_cache[block].tolist() for block in table}
+        values = {block: value_cache[block].tolist() for block in table}
+        rows = queries[starts[i] : starts[i + 1]].tolist()
+        if rows:
+            attended = reference.prefill_attention(rows, keys, values, table, length, **options)
+            output[starts[i] : starts[i + 1]] = torch.tensor(attended, dtype=torch.float64).to(output)
+    return output

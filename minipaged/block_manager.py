@@ -1,0 +1,123 @@
+"""Keep every sequence's block table, and with it the promise that no block is lost or written by two.
+
+The bookkeeping is `minipaged.reference`'s own: this file only says when a sequence takes, shares, publishes
+and gives up blocks. Its classes are arguments, so that a reader's own allocator can serve a real model.
+Page: docs/concepts/block_table.md.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from .reference.allocator import BlockAllocator, OutOfBlocksError
+from .reference.block_table import BlockTable, num_blocks_for
+from .reference.copy_on_write import copy_on_write
+from .reference.prefix_cache import PrefixCache, PrefixChain
+from .request import Sequence
+
+
+class BlockManager:
+    """Gives blocks to sequences: all a call needs, or none and OutOfBlocksError."""
+
+    def __init__(
+        self,
+        num_blocks: int,
+        block_size: int,
+        *,
+        enable_prefix_caching: bool = True,
+        allocator_class: type[BlockAllocator] = BlockAllocator,
+        block_table_class: type[BlockTable] = BlockTable,
+        prefix_cache_class: type[PrefixCache] = PrefixCache,
+    ) -> None:
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.enable_prefix_caching = enable_prefix_caching
+        self.allocator = allocator_class(num_blocks)
+        self.cache = prefix_cache_class(self.allocator)
+        self._block_table_class = block_table_class
+
+    @property
+    def num_available(self) -> int:
+        """Blocks that are free, or cached and so evictable."""
+        return self.cache.num_available
+
+    def new_table(self) -> BlockTable:
+        """An empty block table."""
+        return self._block_table_class(self.block_size)
+
+    def new_chain(self, token_ids: list[int], salt: str | None) -> PrefixChain:
+        """The prefix chain of a sequence; it reads `token_ids` as that list grows."""
+        return PrefixChain(token_ids, self.block_size, salt)
+
+    def admit(self, sequence: Sequence, num_spare_blocks: int = 0) -> int:
+        """Give a slot to every token that `sequence` has, sharing the blocks of a known prefix.
+
+        Returns the number of tokens found in the cache, which need no computation. Raises
+        OutOfBlocksError, with nothing changed, where the blocks don't suffice or fewer than
+        `num_spare_blocks` would be left. A cached block that this prefix hits is no block to hand out.
+        """
+        hits = self.cache.lookup(sequence.chain) if self.enable_prefix_caching else []
+        num_new = num_blocks_for(sequence.num_tokens, self.block_size) - len(hits)
+        num_unused_hits = sum(self.cache.reference_count(block) == 0 for block in hits)
+        available = self.num_available - num_unused_hits
+        if num_new + num_spare_blocks > available:
+            raise OutOfBlocksError(num_new + num_spare_blocks, available)
+        self.cache.claim(hits)
+        try:
+            blocks = hits + self.cache.allocate(num_new)
+        except BaseException:
+            self.cache.free(hits)
+            raise
+        sequence.table = self.new_table()
+        sequence.table.append(sequence.num_tokens, blocks)
+        sequence.num_computed_tokens = len(hits) * self.block_size
+        return sequence.num_computed_tokens
+
+    def append_slot(self, sequence: Sequence) -> tuple[int, int] | None:
+        """Make sure that the newest token of `sequence` has a slot that is its own to write.
+
+        Returns the pair (source, destination) where a shared block must be copied first. Raises
+        OutOfBlocksError with nothing changed.
+        """
+        table = sequence.table
+        num_new_tokens = sequence.num_tokens - table.num_tokens
+        needed = table.num_blocks_needed(num_new_tokens)
+        copied = None
+        if num_new_tokens and table.num_empty_slots:  # it goes into the last block, which may be shared
+            copied = copy_on_write(table.blocks, len(table.blocks) - 1, self.cache)
+        table.append(num_new_tokens, self.cache.allocate(needed))
+        return copied
+
+    def publish(self, sequence: Sequence, num_computed_tokens: int) -> None:
+        """Note that K and V are written up to `num_computed_tokens`: blocks that are full become findable."""
+        start = sequence.num_computed_tokens // self.block_size
+        sequence.num_computed_tokens = num_computed_tokens
+        if self.enable_prefix_caching:
+            stop = num_computed_tokens // self.block_size
+            self.cache.publish(sequence.chain, sequence.table.blocks, start, stop)
+
+    def free(self, sequence: Sequence) -> None:
+        """Give up all blocks of `sequence`. Calling it again changes nothing."""
+        blocks = sequence.table.blocks
+        sequence.table = self.new_table()
+        sequence.num_computed_tokens = 0
+        self.cache.free(blocks)
+
+    def check(self, sequences: Iterable[Sequence]) -> None:
+        """Prove the invariants of the pool against all live `sequences`, or raise RuntimeError."""
+        named = Counter(block for sequence in sequences for block in sequence.table.blocks)
+        for block in range(self.num_blocks):
+            count = self.allocator.reference_count(block)
+            if count != named[block]:
+                raise RuntimeError(
+                    f"block {block}: its count is {count}, {named[block]} table entries name it"
+                )
+        states = (self.allocator.num_free, self.allocator.num_in_use, self.allocator.num_cached)
+        if sum(states) != self.num_blocks or self.allocator.num_in_use != len(+named):
+            raise RuntimeError(f"free, in use, cached: {states} of {self.num_blocks}, named: {len(+named)}")
+        free = self.allocator.free_order()
+        if len(set(free)) != len(free) or any(named[block] for block in free):
+            raise RuntimeError("the free stack holds a block twice, or one that is in use")
+        if self.num_available != self.allocator.num_free + self.allocator.num_cached:
+            raise RuntimeError("a cached block is lost: it can be neither found nor evicted")

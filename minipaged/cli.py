@@ -1,0 +1,165 @@
+"""The command line: generate, chat, bench and doctor.
+
+Where there is no GPU it lets Triton interpret and Numba simulate, before anything imports them. Every error
+of ours is one line on standard error and exit code 2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from . import __version__
+from .config import BACKENDS
+from .errors import MinipagedError
+from .machine import interpret_kernels_without_gpu
+
+if TYPE_CHECKING:
+    from .llm import LLM
+    from .sampling_params import SamplingParams
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code: 0, 2 for bad input, 130 when interrupted."""
+    args = _parser().parse_args(argv)
+    interpret_kernels_without_gpu()
+    try:
+        args.run(args)
+        return 0
+    except MinipagedError as error:
+        print(f"minipaged: error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+def make_llm(args: argparse.Namespace) -> LLM:
+    """The engine that the command line asks for. Loads torch and the model."""
+    from .llm import LLM
+
+    return LLM(
+        args.model,
+        dtype=args.dtype,
+        device=args.device,
+        attention_backend=args.attention_backend,
+        block_size=args.block_size,
+        num_blocks=args.num_blocks,
+        kv_cache_memory=args.kv_cache_memory,
+        max_model_len=args.max_model_len,
+        max_num_seqs=args.max_num_seqs,
+        max_num_batched_tokens=args.max_num_batched_tokens,
+        enable_prefix_caching=not args.no_prefix_caching,
+        seed=args.seed,
+    )
+
+
+def make_params(args: argparse.Namespace) -> SamplingParams:
+    """The sampling parameters that the command line asks for."""
+    from .sampling_params import SamplingParams
+
+    return SamplingParams(
+        temperature=args.temperature,
+        top_p=args.top_p,
+        top_k=args.top_k,
+        max_tokens=args.max_tokens,
+        stop=args.stop,
+        ignore_eos=args.ignore_eos,
+        seed=args.sampling_seed,
+    )
+
+
+def _generate(args: argparse.Namespace) -> None:
+    from .commands import generate
+
+    generate(args, make_params(args), lambda: make_llm(args))
+
+
+def _chat(args: argparse.Namespace) -> None:
+    from .commands import chat
+
+    chat(args, make_params(args), lambda: make_llm(args))
+
+
+def _bench(args: argparse.Namespace) -> None:
+    from .bench import bench
+
+    bench(args)
+
+
+def _doctor(args: argparse.Namespace) -> None:
+    from .doctor import doctor
+
+    doctor()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="minipaged", description="PagedAttention you can run.")
+    parser.add_argument("--version", action="version", version=f"minipaged {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    command = _command(commands, "generate", _generate, "generate text for one or more prompts")
+    command.add_argument("prompts", nargs="+", metavar="PROMPT")
+    command.add_argument("--chat", action="store_true", help="treat each prompt as a user's message")
+    command.add_argument("--system", help="a system message that all prompts share (implies --chat)")
+    command.add_argument("--show-blocks", action="store_true", help="draw the block tables and the pool")
+    _add_engine_arguments(command)
+    _add_sampling_arguments(command)
+    command = _command(commands, "chat", _chat, "talk to the model; each turn reuses the blocks of the last")
+    command.add_argument("--system", help="a system message")
+    _add_engine_arguments(command)
+    _add_sampling_arguments(command, max_tokens=256)
+    command = _command(commands, "bench", _bench, "compare with Hugging Face generate, side by side")
+    _add_bench_arguments(command)
+    _command(commands, "doctor", _doctor, "tell what this machine can run")
+    return parser
+
+
+def _command(
+    commands: Any, name: str, run: Callable[[argparse.Namespace], None], text: str
+) -> argparse.ArgumentParser:
+    command = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+    command.set_defaults(run=run)
+    return command
+
+
+def _add_engine_arguments(command: argparse.ArgumentParser) -> None:
+    group = command.add_argument_group("engine")
+    group.add_argument("--model", default="smollm2-135m", help="a Hugging Face id or a folder")
+    group.add_argument("--dtype", default="auto", help="auto, float32, float64, float16 or bfloat16")
+    group.add_argument("--device", default="auto", help="auto, cpu or cuda")
+    group.add_argument("--attention-backend", default="auto", metavar="NAME", help=", ".join(BACKENDS))
+    group.add_argument("--block-size", type=int, default=16, metavar="N", help="tokens a block")
+    group.add_argument("--num-blocks", type=int, metavar="N", help="blocks in the pool")
+    group.add_argument("--kv-cache-memory", metavar="SIZE", help='size of the pool, such as "512MiB"')
+    group.add_argument("--max-model-len", type=int, metavar="N", help="limit of prompt + output")
+    group.add_argument("--max-num-seqs", type=int, default=64, metavar="N", help="sequences a step")
+    group.add_argument("--max-num-batched-tokens", type=int, default=2048, metavar="N", help="tokens a step")
+    group.add_argument("--no-prefix-caching", action="store_true", help="compute every prompt in full")
+    group.add_argument("--seed", type=int, default=0, help="seed of requests that bring none")
+
+
+def _add_sampling_arguments(command: argparse.ArgumentParser, max_tokens: int = 64) -> None:
+    group = command.add_argument_group("sampling")
+    group.add_argument("--max-tokens", type=int, default=max_tokens, metavar="N")
+    group.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0 is greedy")
+    group.add_argument("--top-p", type=float, default=1.0, metavar="P")
+    group.add_argument("--top-k", type=int, default=0, metavar="K", help="0 keeps all")
+    group.add_argument("--stop", action="append", metavar="TEXT", help="may be given several times")
+    group.add_argument("--ignore-eos", action="store_true", help="go on to --max-tokens")
+    group.add_argument("--sampling-seed", type=int, metavar="SEED")
+
+
+def _add_bench_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--model", default="smollm2-135m", help="a Hugging Face id or a folder")
+    command.add_argument("--num-requests", type=int, default=32, metavar="N")
+    command.add_argument("--min-prompt", type=int, default=16, metavar="N", help="shortest prompt, in tokens")
+    command.add_argument("--max-prompt", type=int, default=256, metavar="N")
+    command.add_argument("--min-output", type=int, default=8, metavar="N", help="shortest output, in tokens")
+    command.add_argument("--max-output", type=int, default=256, metavar="N")
+    command.add_argument("--seed", type=int, default=0, help="of the lengths and the prompts")
+    command.add_argument("--dtype", default="float32", help="of all systems")
+    command.add_argument("--device", default="auto", help="auto, cpu or cuda")
+    command.add_argument("--attention-backend", default="auto", metavar="NAME", help=", ".join(BACKENDS))
+    command.add_argument("--threads", type=int, metavar="N", help="of all systems (torch's own choice)")
+    command.add_argument("--output", default="bench-results.json", metavar="FILE", help="where the JSON goes")

@@ -1,0 +1,87 @@
+"""The engine's settings, checked once, before a model is loaded or a block reserved."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from .errors import InvalidConfigError, NotBuiltYetError
+
+_UNITS = {"": 1, "B": 1}
+_UNITS |= {f"{letter}B": 1000**power for power, letter in enumerate("KMGT", start=1)}
+_UNITS |= {f"{letter}IB": 1024**power for power, letter in enumerate("KMGT", start=1)}
+
+BACKENDS = ("auto", "triton", "numba", "reference")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineConfig:
+    """Settings of an engine; the names are vLLM's where vLLM has one. Raises InvalidConfigError.
+
+    block_size: tokens a block, any positive integer. num_blocks: size of the pool; without it,
+    `kv_cache_memory` (bytes, or a string like "512MiB"); without either, what `gpu_memory_utilization`
+    leaves on a GPU, and 1 GiB on a CPU. max_num_batched_tokens: tokens one step may compute.
+    max_num_seqs: sequences one step may hold. max_model_len: limit of prompt + output.
+    """
+
+    block_size: int = 16
+    num_blocks: int | None = None
+    kv_cache_memory: int | str | None = None
+    gpu_memory_utilization: float = 0.9
+    max_model_len: int | None = None
+    max_num_seqs: int = 64
+    max_num_batched_tokens: int = 2048
+    enable_prefix_caching: bool = True
+    attention_backend: str = "auto"
+    preemption_mode: str = "recompute"
+    swap_space: int | str = 0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("block_size", "max_num_seqs", "max_num_batched_tokens"):
+            _check_positive(name, getattr(self, name))
+        for name in ("num_blocks", "max_model_len"):
+            if getattr(self, name) is not None:
+                _check_positive(name, getattr(self, name))
+        if self.kv_cache_memory is not None and parse_bytes("kv_cache_memory", self.kv_cache_memory) == 0:
+            raise InvalidConfigError("kv_cache_memory must be more than 0 bytes")
+        if not _is_number(self.gpu_memory_utilization) or not 0 < self.gpu_memory_utilization <= 1:
+            raise InvalidConfigError(
+                f"gpu_memory_utilization must be above 0 and at most 1, got {self.gpu_memory_utilization!r}"
+            )
+        if self.attention_backend not in BACKENDS:
+            raise InvalidConfigError(
+                f"attention_backend must be one of {', '.join(BACKENDS)}, got {self.attention_backend!r}"
+            )
+        if not isinstance(self.seed, int) or isinstance(self.seed, bool):
+            raise InvalidConfigError(f"seed must be an integer, got {self.seed!r}")
+        if self.preemption_mode not in ("recompute", "swap"):
+            raise InvalidConfigError(
+                f"preemption_mode must be recompute or swap, got {self.preemption_mode!r}"
+            )
+        if self.preemption_mode == "swap" or parse_bytes("swap_space", self.swap_space):
+            raise NotBuiltYetError("preemption by swap is not built yet: use preemption_mode='recompute'")
+
+
+def parse_bytes(name: str, value: int | str) -> int:
+    """Bytes from an integer, or from a string of a number and a unit: "512MiB", "1.5 GB", "4096"."""
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    if isinstance(value, str):
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", value)
+        if match and match[2].upper() in _UNITS:
+            return math.floor(float(match[1]) * _UNITS[match[2].upper()])
+    raise InvalidConfigError(
+        f"{name} must be a number of bytes, or a number and a unit (KB, MB, GB, TB, KiB, MiB, GiB, TiB), "
+        f"got {value!r}"
+    )
+
+
+def _check_positive(name: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise InvalidConfigError(f"{name} must be a positive integer, got {value!r}")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -1,0 +1,196 @@
+"""`minipaged doctor`: what this machine can run, found out by running it.
+
+Every attention backend attends over a few scattered blocks and is compared with dense attention in float64;
+writing K and V and copying blocks are tried as well. What fails is told in one line, never as a traceback.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import os
+import platform
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.markup import escape
+
+from .config import BACKENDS
+from .errors import BackendUnavailableError
+
+PACKAGES = ("torch", "transformers", "triton", "numba", "numba-cuda", "numpy")
+
+
+class Finding(NamedTuple):
+    """One line of the report. `ok` is None for what is neither good nor bad."""
+
+    what: str
+    ok: bool | None
+    detail: str
+
+
+def doctor() -> None:
+    """Print what this machine has and what runs on it.
+
+    Raises BackendUnavailableError, after printing, where the engine can't run.
+    """
+    console = Console(highlight=False)
+    for finding in facts():
+        _print(console, finding)
+    console.print()
+    needed = []
+    for finding, is_needed in checks():
+        _print(console, finding)
+        if is_needed and not finding.ok:
+            needed.append(finding.what)
+    console.print()
+    if needed:
+        raise BackendUnavailableError(f"the engine can't run here: see {', '.join(needed)} above")
+    console.print("[green]The engine can run here.[/]")
+
+
+def installed_versions() -> dict[str, str | None]:
+    """The version of each package that the engine is built on; None for what is not installed."""
+    found: dict[str, str | None] = {}
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = None
+    return found
+
+
+def facts() -> list[Finding]:
+    """What the machine has: versions, devices, threads, and the default model."""
+    system = f"{platform.system()} {platform.machine()}"
+    found = [Finding("Python", None, f"{platform.python_version()} on {system}")]
+    for name, version in installed_versions().items():
+        found.append(Finding(name, None, version or _why_missing(name)))
+    asked: tuple[tuple[str, Callable[[], str]], ...] = (
+        ("GPU", _gpu),
+        ("Triton", _triton),
+        ("Numba CUDA", _numba_cuda),
+        ("threads", _threads),
+        ("default model", _default_model),
+    )
+    return found + [_ask(what, ask) for what, ask in asked]
+
+
+def checks() -> list[tuple[Finding, bool]]:
+    """Try everything once; with each finding, whether the engine depends on it here."""
+    problem = _import_problem("torch")
+    if problem is not None:
+        return [(Finding("torch", False, problem), True)]
+    import torch
+
+    from .doctor_checks import check_attention, check_copy_blocks, check_write_kv
+
+    cpu = torch.device("cpu")
+    best = torch.device("cuda") if torch.cuda.is_available() else cpu
+    chosen = "numba" if best == cpu else "triton"
+    found = [(_try("engine", _import_engine), True)]
+    for name in BACKENDS[1:]:
+        check = partial(check_attention, name, best if name == "triton" else cpu)
+        found.append((_try(f"attention, {name}", check), name == chosen))
+    found.append((_try("write_kv", partial(check_write_kv, best)), True))
+    found.append((_try("copy_blocks", partial(check_copy_blocks, best)), True))
+    return found
+
+
+# ---------------------------------------------------------------------- facts
+
+
+def _why_missing(name: str) -> str:
+    if name == "triton" and sys.platform != "linux":
+        return "not installed: it exists for Linux only, and all but Triton works without it"
+    if name == "numba-cuda":
+        return "not installed: Numba's kernels need it on a GPU (pip install 'minipaged[gpu]')"
+    return "not installed"
+
+
+def _gpu() -> str:
+    import torch
+
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
+
+
+def _triton() -> str:
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        problem = _import_problem("triton")
+        return "interpreted (slow: for tests and lessons)" if problem is None else f"not available: {problem}"
+    if _gpu() == "none":
+        return "not available: there is no GPU, and TRITON_INTERPRET=1 is not set"
+    problem = _import_problem("triton")
+    return "compiled" if problem is None else f"not available: {problem}"
+
+
+def _numba_cuda() -> str:
+    from numba import config, cuda
+
+    if config.ENABLE_CUDASIM:
+        return "simulated (slow: for tests and lessons)"
+    if cuda.is_available():
+        return "compiled"
+    return "not available: there is no GPU that Numba can use, and NUMBA_ENABLE_CUDASIM=1 is not set"
+
+
+def _threads() -> str:
+    import numba
+    import torch
+
+    return f"torch {torch.get_num_threads()}, numba {numba.get_num_threads()}, of {os.cpu_count()} processors"
+
+
+def _default_model() -> str:
+    from .default_model import DEFAULT_MODEL, default_model_folder
+
+    folder = default_model_folder()
+    if not folder.is_dir():
+        return f"{DEFAULT_MODEL} is not fetched yet; it will go to {folder}"
+    size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    return f"{DEFAULT_MODEL}, {size / 1e6:.0f} MB in {folder}"
+
+
+def _import_engine() -> str:
+    from . import llm
+
+    return f"{llm.LLM.__name__} and all that it needs can be imported"
+
+
+# ---------------------------------------------------------------------- asking without failing
+
+
+def _ask(what: str, ask: Callable[[], str]) -> Finding:
+    try:
+        return Finding(what, None, ask())
+    except Exception as error:
+        return Finding(what, None, f"can't be told: {_one_line(error)}")
+
+
+def _try(what: str, check: Callable[[], str]) -> Finding:
+    try:
+        return Finding(what, True, check())
+    except Exception as error:
+        return Finding(what, False, _one_line(error))
+
+
+def _import_problem(name: str) -> str | None:
+    """Why a module can't be imported, or None. A broken installation may raise anything."""
+    try:
+        importlib.import_module(name)
+    except Exception as error:
+        return f"{name} can't be imported: {_one_line(error)}"
+    return None
+
+
+def _one_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+def _print(console: Console, finding: Finding) -> None:
+    verdict = {None: "", True: "[green]OK[/]  ", False: "[red]no[/]  "}[finding.ok]
+    console.print(f"{finding.what:<21}{verdict}{escape(finding.detail)}", soft_wrap=True)

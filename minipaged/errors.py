@@ -1,0 +1,41 @@
+"""Every error that minipaged raises on purpose, each a `MinipagedError` with a message of one line.
+
+An error also derives from the built-in exception that a caller would expect (`ValueError` for a bad
+argument), so that code which knows nothing of minipaged still catches it. The module imports nothing.
+"""
+
+
+class MinipagedError(Exception):
+    """The base of all errors of this package."""
+
+
+class InvalidRequestError(MinipagedError, ValueError):
+    """A bad argument of one request: its prompt, its sampling or beam search parameters."""
+
+
+class InvalidConfigError(MinipagedError, ValueError):
+    """A bad argument of the engine itself, such as an unknown dtype or a block size of 0."""
+
+
+class ModelNotFoundError(MinipagedError, FileNotFoundError):
+    """No such model: not a known name, not a folder that holds one, not an id that can be reached."""
+
+
+class ModelNotSupportedError(MinipagedError):
+    """The model is there but can't be run right: its attention or its checkpoint is of a kind not handled."""
+
+
+class DownloadError(MinipagedError):
+    """The default model could not be fetched, or what arrived is not what was expected."""
+
+
+class BackendUnavailableError(MinipagedError, RuntimeError):
+    """The attention backend asked for can't run here: no such device, or a library is missing."""
+
+
+class NotBuiltYetError(MinipagedError, NotImplementedError):
+    """A named feature that this version doesn't have; it is refused, never ignored."""
+
+
+class EngineDeadError(MinipagedError, RuntimeError):
+    """A step failed in a way that leaves the engine's state unknown: no further step is possible."""

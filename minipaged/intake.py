@@ -1,0 +1,87 @@
+"""Turn what a caller asks for into a request, or refuse what can never be served.
+
+Every refusal happens here, before a request is queued: the message names the argument, its value and what is
+allowed, and nothing has changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as SequenceOf
+from random import Random
+
+from .block_manager import BlockManager
+from .config import EngineConfig
+from .detokenizer import IncrementalDetokenizer
+from .errors import InvalidRequestError, NotBuiltYetError
+from .loading import LoadedModel
+from .request import Request, Sequence
+from .sampling_params import SamplingParams
+
+
+class Intake:
+    """Knows the limits of one engine, and makes the requests that keep within them."""
+
+    def __init__(
+        self, loaded: LoadedModel, config: EngineConfig, blocks: BlockManager, max_model_len: int
+    ) -> None:
+        self.loaded = loaded
+        self.block_size = config.block_size
+        self.blocks = blocks
+        self.max_model_len = max_model_len
+        self._seeds = Random(config.seed)  # for requests that bring none
+
+    def make_request(self, request_id: str, prompt: str | SequenceOf[int], params: SamplingParams) -> Request:
+        """A request ready to wait in line. Raises InvalidRequestError."""
+        if params.n > 1:
+            raise NotBuiltYetError(f"n={params.n}: parallel sampling is not built yet, use n=1")
+        token_ids = self._tokenize(prompt)
+        self._check_length(len(token_ids))
+        seed = params.seed if params.seed is not None else self._seeds.getrandbits(64)
+        known = list(token_ids)
+        chain = self.blocks.new_chain(known, params.cache_salt)
+        return Request(
+            request_id=request_id,
+            prompt=prompt if isinstance(prompt, str) else None,
+            prompt_token_ids=token_ids,
+            params=params,
+            max_tokens=min(params.max_tokens, self.max_model_len - len(token_ids)),
+            sequence=Sequence(known, chain, self.blocks.new_table(), seed),
+            detokenizer=IncrementalDetokenizer(
+                self.loaded.tokenizer, token_ids, params.stop, min_tokens=params.min_tokens
+            ),
+        )
+
+    def _tokenize(self, prompt: str | SequenceOf[int]) -> list[int]:
+        """Token ids of a text, or the given ones once they are known to be ids of this vocabulary."""
+        if isinstance(prompt, str):
+            if self.loaded.tokenizer is None:
+                raise InvalidRequestError("this model has no tokenizer: prompts must be lists of token ids")
+            return list(self.loaded.tokenizer(prompt).input_ids) if prompt else []
+        try:
+            token_ids = list(prompt)
+        except TypeError:
+            raise InvalidRequestError(f"prompt must be a text or integer token ids, got {prompt!r}") from None
+        for token_id in token_ids:
+            if not isinstance(token_id, int) or isinstance(token_id, bool):
+                raise InvalidRequestError(f"prompt must be a text or integer token ids, got {token_id!r}")
+            if not 0 <= token_id < self.loaded.vocab_size:
+                raise InvalidRequestError(
+                    f"prompt token id {token_id} is outside the vocabulary of {self.loaded.vocab_size}"
+                )
+        return token_ids
+
+    def _check_length(self, num_tokens: int) -> None:
+        """Refuse a prompt that no schedule could ever serve."""
+        if num_tokens == 0:
+            raise InvalidRequestError("prompt is empty: at least one token is needed")
+        if num_tokens >= self.max_model_len:
+            raise InvalidRequestError(
+                f"prompt has {num_tokens} tokens, at most {self.max_model_len - 1} are allowed: "
+                f"max_model_len={self.max_model_len} counts prompt and output"
+            )
+        num_slots = self.blocks.num_blocks * self.block_size
+        if num_tokens > num_slots:
+            raise InvalidRequestError(
+                f"prompt has {num_tokens} tokens and can never fit the pool: {self.blocks.num_blocks} "
+                f"blocks of {self.block_size} hold {num_slots}"
+            )

@@ -1,0 +1,46 @@
+"""The pool: one tensor that holds the keys and values of all sequences, cut into blocks.
+
+It is block-major, [num_blocks, num_layers, 2, block_size, num_kv_heads, head_dim]: a block is one piece of
+memory with the K and V of its tokens for every layer, so that copying or swapping a block moves one piece.
+Page: docs/concepts/kv_cache.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class KVShape:
+    """What one token stores: per layer, a key and a value for every KV head."""
+
+    num_layers: int
+    num_kv_heads: int
+    head_dim: int
+    dtype: torch.dtype
+
+    @property
+    def bytes_per_token(self) -> int:
+        """2 (K and V) x layers x KV heads x head_dim x bytes per value."""
+        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * self.dtype.itemsize
+
+
+class KVCache:
+    """The pool and, for each layer, the views of its keys and values that kernels take.
+
+    Memory is not cleared: a slot that was never written may hold anything, and no kernel may read it.
+    """
+
+    def __init__(self, num_blocks: int, block_size: int, shape: KVShape, device: str | torch.device) -> None:
+        self.shape = shape
+        self.block_size = block_size
+        size = (num_blocks, shape.num_layers, 2, block_size, shape.num_kv_heads, shape.head_dim)
+        self.pool = torch.empty(size, dtype=shape.dtype, device=device)
+        self.layers = [(self.pool[:, i, 0], self.pool[:, i, 1]) for i in range(shape.num_layers)]
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the pool."""
+        return self.pool.numel() * self.pool.element_size()

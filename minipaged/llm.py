@@ -1,0 +1,144 @@
+"""The front door: load a model, hand in prompts, get text back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import count
+from typing import Any
+
+from tqdm.auto import tqdm
+
+from .config import EngineConfig
+from .engine import LLMEngine
+from .errors import InvalidRequestError, NotBuiltYetError
+from .loading import load_model
+from .model_hook import ATTENTION_NAME
+from .outputs import CacheStats, RequestOutput
+from .sampling_params import BeamSearchParams, SamplingParams
+
+Prompt = str | Sequence[int]
+Message = Mapping[str, str]
+
+
+class LLM:
+    """A model served through a paged KV cache.
+
+    model: "smollm2-135m" (fetched once, 93 MB), a Hugging Face id, or a folder. dtype: "auto" is the
+    checkpoint's own on a GPU and float32 on a CPU. device: "auto", "cpu" or "cuda". The other arguments are
+    those of `minipaged.config.EngineConfig`, and the classes that keep the books: pass your own
+    `allocator_class`, `block_table_class` or `prefix_cache_class` to see them serve.
+    """
+
+    def __init__(
+        self, model: str = "smollm2-135m", *, dtype: str = "auto", device: str = "auto", **settings: Any
+    ) -> None:
+        classes = {name: settings.pop(name) for name in list(settings) if name.endswith("_class")}
+        config = EngineConfig(**settings)
+        loaded = load_model(model, dtype=dtype, device=device, attn_implementation=ATTENTION_NAME)
+        self.engine = LLMEngine(loaded, config, **classes)
+        self._ids = (f"llm-{number}" for number in count())
+
+    @property
+    def tokenizer(self) -> Any:
+        """The model's tokenizer, or None where it has none."""
+        return self.engine.tokenizer
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        use_tqdm: bool = True,
+    ) -> list[RequestOutput]:
+        """Generate for one prompt or many (texts, or lists of token ids), in the order given.
+
+        params: one for all, or one a prompt. Raises InvalidRequestError before anything is generated.
+        """
+        batch = _as_prompts(prompts)
+        each = _as_params(params, len(batch))
+        ids = [next(self._ids) for _ in batch]
+        with self._all_or_none(ids):
+            for request_id, prompt, one in zip(ids, batch, each, strict=True):
+                self.engine.add_request(request_id, prompt, one)
+            outputs = self._run(ids, use_tqdm)
+        return [outputs[request_id] for request_id in ids]
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        use_tqdm: bool = True,
+    ) -> list[RequestOutput]:
+        """Answer one conversation or several, written out with the model's own chat template."""
+        if not messages:
+            raise InvalidRequestError("messages is empty: at least one message is needed")
+        conversations = [messages] if isinstance(messages[0], Mapping) else messages
+        return self.generate([self.chat_token_ids(one) for one in conversations], params, use_tqdm)  # type: ignore[arg-type]
+
+    def chat_token_ids(self, messages: Sequence[Message]) -> list[int]:
+        """A conversation as the model wants to read it, up to where its answer begins."""
+        if self.tokenizer is None or not self.tokenizer.chat_template:
+            raise InvalidRequestError("this model has no chat template: use generate")
+        for message in messages:
+            if not isinstance(message, Mapping) or not {"role", "content"} <= set(message):
+                raise InvalidRequestError(f"a message needs a role and a content, got {message!r}")
+        text = self.tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
+        return list(self.tokenizer(text, add_special_tokens=False).input_ids)
+
+    def beam_search(
+        self, prompts: Prompt | Sequence[Prompt], params: BeamSearchParams
+    ) -> list[RequestOutput]:
+        """Not built yet: raises NotBuiltYetError."""
+        raise NotBuiltYetError("beam search is not built yet")
+
+    def stats(self) -> CacheStats:
+        """The pool now, and totals since the start."""
+        return self.engine.stats()
+
+    def _run(self, ids: list[str], use_tqdm: bool) -> dict[str, RequestOutput]:
+        """Step until all of `ids` are finished, and return their last outputs."""
+        wanted = set(ids)
+        done: dict[str, RequestOutput] = {}
+        with tqdm(total=len(ids), desc="requests", disable=not use_tqdm) as bar:
+            while len(done) < len(ids):
+                for output in self.engine.step():
+                    if output.finished and output.request_id in wanted:
+                        done[output.request_id] = output
+                        bar.update()
+        return done
+
+    @contextmanager
+    def _all_or_none(self, ids: list[str]) -> Iterator[None]:
+        """When a call fails or is interrupted, none of its requests stays behind."""
+        try:
+            yield
+        except BaseException:
+            for request_id in ids:
+                self.engine.abort_request(request_id)
+            self.engine.empty_inbox()
+            raise
+
+
+def _as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """One prompt, or several, as a list."""
+    if isinstance(prompts, str):
+        return [prompts]
+    batch = list(prompts)
+    if batch and all(isinstance(item, int) for item in batch):
+        return [batch]  # type: ignore[list-item]
+    return batch  # type: ignore[return-value]
+
+
+def _as_params(
+    params: SamplingParams | Sequence[SamplingParams] | None, num_prompts: int
+) -> list[SamplingParams]:
+    """One set of parameters a prompt."""
+    if params is None or isinstance(params, SamplingParams):
+        return [params or SamplingParams()] * num_prompts
+    each = list(params)
+    if len(each) != num_prompts:
+        raise InvalidRequestError(f"params has {len(each)} entries for {num_prompts} prompts")
+    for one in each:
+        if not isinstance(one, SamplingParams):
+            raise InvalidRequestError(f"params must hold SamplingParams, got {one!r}")
+    return each

@@ -1,0 +1,226 @@
+"""Load a model, its tokenizer and the facts that the engine needs of them: sizes, limits and end tokens.
+
+A model is named by the default model's name, by a folder or GGUF file, or by a Hugging Face id. Whatever is
+wrong with it (absent, corrupt, incomplete, of a kind that would run wrong) is one line of error before the
+first token. Guide: docs/guides/models.md.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import torch
+import transformers
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+from .errors import BackendUnavailableError, InvalidConfigError, MinipagedError, ModelNotSupportedError
+from .model_source import ModelSource, find_model
+from .model_support import check_config, one_line
+from .model_trial import check_supported
+
+DTYPES = {
+    "float32": torch.float32,
+    "float64": torch.float64,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+}
+_LENGTH_NAMES = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "max_sequence_length")
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model ready to run, in eval mode and without gradients, and what the engine needs to know of it."""
+
+    name: str
+    model: transformers.PreTrainedModel
+    config: transformers.PretrainedConfig
+    tokenizer: Any | None
+    eos_token_ids: frozenset[int]
+    max_model_len: int  # tokens: prompt and output together
+    vocab_size: int
+    num_layers: int
+    num_attention_heads: int
+    num_kv_heads: int
+    head_dim: int
+
+
+def load_model(
+    model: str, *, dtype: str = "auto", device: str = "cpu", attn_implementation: str = "eager"
+) -> LoadedModel:
+    """Load `model` to `device` and check that paged attention gives its own logits.
+
+    model: "smollm2-135m" (fetched once), a folder with safetensors or one .gguf file, a .gguf file, or a
+    Hugging Face id. dtype: "float32", "float64", "float16", "bfloat16", or "auto": on CUDA the checkpoint's
+    own, on the CPU float32 (float64 if the checkpoint is). device: "cpu", "cuda", "cuda:1", ..., or "auto".
+    attn_implementation: a name registered with transformers; set after the check, which uses its own.
+    Code that comes with a checkpoint is never run.
+
+    Raises InvalidConfigError, ModelNotFoundError, ModelNotSupportedError, DownloadError, and
+    BackendUnavailableError for a CUDA device that isn't there.
+    """
+    target = _device(device)
+    if dtype != "auto" and dtype not in DTYPES:
+        raise InvalidConfigError(f"dtype must be one of {', '.join(['auto', *DTYPES])}; got {dtype!r}")
+    with quiet_libraries():
+        source = find_model(str(model))
+    with quiet_libraries(bars=not Path(source.location).exists()):
+        config = _load_config(source)
+        check_config(config)
+        network = _load_weights(source, _torch_dtype(dtype, config, target))
+        network = network.to(target).eval().requires_grad_(False)
+        shape = check_supported(network.config, network)
+        network.set_attn_implementation(attn_implementation)
+        tokenizer = _load_tokenizer(source)
+    return LoadedModel(
+        name=source.name,
+        model=network,
+        config=network.config,
+        tokenizer=tokenizer,
+        eos_token_ids=_eos_token_ids(network),
+        max_model_len=_length_limit(network.config),
+        vocab_size=network.config.get_text_config(decoder=True).vocab_size,
+        num_layers=shape.num_layers,
+        num_attention_heads=shape.num_attention_heads,
+        num_kv_heads=shape.num_kv_heads,
+        head_dim=shape.head_dim,
+    )
+
+
+def _device(device: str) -> torch.device:
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    kind, _, index = str(device).partition(":")
+    if kind not in ("cpu", "cuda") or (index and not index.isdecimal()) or (kind == "cpu" and index):
+        raise InvalidConfigError(f"device must be 'auto', 'cpu', 'cuda' or 'cuda:N'; got {device!r}")
+    if kind == "cuda" and int(index or 0) >= torch.cuda.device_count():
+        raise BackendUnavailableError(
+            f"there is no device {device!r}: this machine has {torch.cuda.device_count()}"
+        )
+    return torch.device(device)
+
+
+def _torch_dtype(dtype: str, config: Any, device: torch.device) -> torch.dtype | str:
+    if dtype != "auto":
+        return DTYPES[dtype]
+    own = config.dtype or config.get_text_config(decoder=True).dtype
+    if device.type == "cuda":
+        return own or "auto"
+    return torch.float64 if own in (torch.float64, "float64") else torch.float32
+
+
+def _load_config(source: ModelSource) -> Any:
+    with _named_errors(source, "its config.json can't be used"):
+        if source.gguf is not None:
+            return source.gguf.config
+        return AutoConfig.from_pretrained(source.location, trust_remote_code=False, **dict(source.options))
+
+
+def _load_weights(source: ModelSource, dtype: torch.dtype | str) -> Any:
+    """The model on the CPU. Raises ModelNotSupportedError rather than leave a weight at its random start."""
+    options: dict[str, Any] = {"attn_implementation": "eager", "output_loading_info": True}
+    if dtype == torch.float64:
+        options["experts_implementation"] = "eager"  # the fused one of mixture-of-experts refuses float64
+    with _named_errors(source, "its weights can't be read"):
+        if source.gguf is not None:
+            network, info = source.gguf.model(dtype, **options)  # type: ignore[arg-type]
+        else:
+            network, info = AutoModelForCausalLM.from_pretrained(
+                source.location, dtype=dtype, trust_remote_code=False, **options, **dict(source.options)
+            )
+    missing, unexpected = sorted(info["missing_keys"]), sorted(info["unexpected_keys"])
+    if missing:
+        raise ModelNotSupportedError(f"{source.name}: the checkpoint lacks the weights {_some(missing)}")
+    if unexpected:
+        logger.warning("%s: the checkpoint has weights that are not used: %s", source.name, _some(unexpected))
+    return network
+
+
+def _load_tokenizer(source: ModelSource) -> Any | None:
+    """The tokenizer, or None for a model that comes without."""
+    if not source.has_tokenizer:
+        return None
+    with _named_errors(source, "its tokenizer can't be loaded"):
+        if source.gguf is not None:
+            return source.gguf.tokenizer()
+        return AutoTokenizer.from_pretrained(source.location, trust_remote_code=False, **dict(source.options))
+
+
+def _eos_token_ids(network: Any) -> frozenset[int]:
+    """Every id that ends a text: the generation config's, else the configuration's (a number or a list)."""
+    text = network.config.get_text_config(decoder=True)
+    for holder in (network.generation_config, network.config, text):
+        ids = getattr(holder, "eos_token_id", None)
+        if ids is not None:
+            return frozenset([ids] if isinstance(ids, int) else ids)
+    return frozenset()
+
+
+def _length_limit(config: Any) -> int:
+    """Tokens of the longest text, as the configuration gives it.
+
+    Two kinds of rotary scaling, "longrope" and "dynamic", change all frequencies once the longest sequence
+    of a batch passes a length: keys already in the cache would then be wrong, and company would change
+    tokens. For them the limit is that length.
+    """
+    text = config.get_text_config(decoder=True)
+    found = (getattr(text, name, None) for name in _LENGTH_NAMES)
+    limit = next((each for each in found if isinstance(each, int) and each > 0), None)
+    if limit is None:
+        raise ModelNotSupportedError(f"the configuration of {config.model_type} gives no maximal length")
+    rope = getattr(text, "rope_parameters", None) or {}
+    for settings in [rope, *(each for each in rope.values() if isinstance(each, dict))]:
+        original = settings.get("original_max_position_embeddings")
+        if settings.get("rope_type") in ("longrope", "dynamic") and original is not None and original < limit:
+            logger.warning(
+                "%s rotary scaling is constant up to %d tokens only: max_model_len is limited to that",
+                settings["rope_type"],
+                original,
+            )
+            limit = original
+    return limit
+
+
+@contextmanager
+def _named_errors(source: ModelSource, what: str) -> Iterator[None]:
+    """Turn whatever a library raises about a checkpoint into one line; not running out of memory."""
+    try:
+        yield
+    except (MinipagedError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        raise ModelNotSupportedError(f"{source.name}: {what}: {one_line(error)}") from error
+
+
+@contextmanager
+def quiet_libraries(bars: bool = False) -> Iterator[None]:
+    """Silence transformers' and the hub's reports while we load: what matters in them is an error of ours.
+
+    Progress bars stay with `bars`, for what may have to be downloaded.
+    """
+    libraries = (transformers.utils.logging, huggingface_hub.utils.logging)
+    levels = [library.get_verbosity() for library in libraries]
+    hide_bars = not bars and not huggingface_hub.utils.are_progress_bars_disabled()
+    for library in libraries:
+        library.set_verbosity_error()
+    if hide_bars:
+        transformers.utils.logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        for library, level in zip(libraries, levels, strict=True):
+            library.set_verbosity(level)
+        if hide_bars:
+            transformers.utils.logging.enable_progress_bar()
+
+
+def _some(names: list[str], shown: int = 4) -> str:
+    more = f" and {len(names) - shown} more" if len(names) > shown else ""
+    return ", ".join(names[:shown]) + more

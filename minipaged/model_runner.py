@@ -1,0 +1,110 @@
+"""Run the model on one step's batch: tokens in, logits out, K and V through the pool.
+
+The model is Hugging Face's own. Everything that paging needs travels beside its arguments as one
+`PagedStep`, which `model_hook` picks up in every attention layer.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from .backends import get_backend
+from .batch import Batch, BatchBuilder
+from .config import EngineConfig, parse_bytes
+from .errors import InvalidConfigError
+from .kernels.copy_on_write import copy_blocks
+from .kv_cache import KVCache, KVShape
+from .loading import LoadedModel
+from .model_hook import PagedStep
+from .reference.block_table import num_blocks_for
+from .scheduler import Schedule
+
+DEFAULT_CPU_POOL = 1 << 30  # bytes
+
+
+class ModelRunner:
+    """The model, its pool, and the tensors of a step."""
+
+    def __init__(self, loaded: LoadedModel, config: EngineConfig, max_model_len: int) -> None:
+        self.model = loaded.model
+        self.device = torch.device(loaded.model.device)
+        self.backend = get_backend(config.attention_backend, self.device)
+        self.shape = KVShape(loaded.num_layers, loaded.num_kv_heads, loaded.head_dim, loaded.model.dtype)
+        self.block_size = config.block_size
+        self._max_model_len = max_model_len
+        max_blocks = num_blocks_for(max_model_len, config.block_size)
+        self._builder = BatchBuilder(
+            max_num_tokens=config.max_num_batched_tokens,
+            max_num_seqs=config.max_num_seqs,
+            max_blocks=max_blocks,
+            block_size=config.block_size,
+            device=self.device,
+        )
+        num_blocks = config.num_blocks or self._affordable_blocks(config, config.max_num_seqs * max_blocks)
+        self.num_blocks = num_blocks
+        self.cache = KVCache(num_blocks, config.block_size, self.shape, self.device)
+
+    def execute(self, step: Schedule) -> torch.Tensor:
+        """Copy blocks, run the forward, and return the logits [rows, vocab] of rows that sample."""
+        if step.copies:
+            sources, destinations = zip(*step.copies, strict=True)
+            copy_blocks(self.cache.pool, list(sources), list(destinations))
+        return self._forward(self._builder.build(step.rows), self.cache)
+
+    @torch.inference_mode()
+    def _forward(self, batch: Batch, cache: KVCache) -> torch.Tensor:
+        output = self.model(
+            input_ids=batch.input_ids.unsqueeze(0),
+            position_ids=batch.positions.unsqueeze(0),
+            use_cache=False,
+            logits_to_keep=batch.logit_indices,
+            paged=PagedStep(batch, cache, self.backend),
+        )
+        return output.logits[0]
+
+    def _affordable_blocks(self, config: EngineConfig, most_useful: int) -> int:
+        """How many blocks the memory allows, and no more than a full house could ever fill."""
+        bytes_per_block = self.shape.bytes_per_token * self.block_size
+        if config.kv_cache_memory is not None:
+            memory = parse_bytes("kv_cache_memory", config.kv_cache_memory)
+            if memory < bytes_per_block:
+                raise InvalidConfigError(
+                    f"kv_cache_memory={config.kv_cache_memory!r} does not hold one block: a block of "
+                    f"{self.block_size} tokens of this model takes {bytes_per_block} bytes"
+                )
+            return memory // bytes_per_block
+        memory = self._spare_gpu_memory(config) if self.device.type == "cuda" else DEFAULT_CPU_POOL
+        if memory < bytes_per_block:
+            raise InvalidConfigError(
+                f"no memory is left for a pool: gpu_memory_utilization={config.gpu_memory_utilization} "
+                f"leaves {max(memory, 0)} bytes, one block takes {bytes_per_block}"
+            )
+        return min(memory // bytes_per_block, most_useful)
+
+    def _spare_gpu_memory(self, config: EngineConfig) -> int:
+        """What is left for the pool once the largest step has been tried."""
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        self.profile(config.max_num_batched_tokens, config.max_num_seqs)
+        activations = torch.cuda.max_memory_allocated() - before
+        torch.cuda.empty_cache()
+        free, total = torch.cuda.mem_get_info()
+        return int(total * config.gpu_memory_utilization) - (total - free) - activations
+
+    def profile(self, num_tokens: int, num_logits: int) -> torch.Tensor:
+        """Run one prompt of `num_tokens` through a pool of its own, as the largest step would."""
+        num_blocks = num_blocks_for(num_tokens, self.block_size)
+        positions = torch.arange(num_tokens, device=self.device)
+        batch = Batch(
+            input_ids=torch.zeros_like(positions),
+            positions=positions % self._max_model_len,
+            slots=positions,
+            block_tables=torch.arange(num_blocks, dtype=torch.int32, device=self.device).unsqueeze(0),
+            context_lengths=torch.tensor([num_tokens], dtype=torch.int32, device=self.device),
+            prefill_starts=torch.tensor([0, num_tokens], dtype=torch.int32, device=self.device),
+            num_decodes=0,
+            max_query_length=num_tokens,
+            logit_indices=positions[-num_logits:],
+        )
+        return self._forward(batch, KVCache(num_blocks, self.block_size, self.shape, self.device))

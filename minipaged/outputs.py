@@ -1,0 +1,62 @@
+"""What a caller gets back: the text of a request, and the state of the pool."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class CompletionOutput:
+    """One output of a request. `finish_reason` is None while it is being generated, then one of
+    "stop" (an eos id, a stop token or a stop string), "length", "capacity" (the pool can't hold it any
+    longer), "abort" or "error"."""
+
+    index: int
+    text: str
+    token_ids: list[int]
+    finish_reason: str | None = None
+    logprobs: list[dict[int, float]] | None = None  # per token: the chosen one and the most likely ones
+    cumulative_logprob: float | None = None
+
+
+@dataclass
+class RequestOutput:
+    """A request and what has been generated for it so far."""
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: list[int]
+    num_cached_tokens: int  # of the prompt, found in the prefix cache
+    finished: bool
+    outputs: list[CompletionOutput] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class CacheStats:
+    """The pool now, and what it has done since the engine started. Units are blocks or tokens."""
+
+    num_blocks: int
+    block_size: int
+    bytes_per_block: int
+    num_free_blocks: int
+    num_used_blocks: int
+    num_cached_blocks: int  # used by nobody, kept for a prefix that may come again
+    num_shared_blocks: int  # named by more than one table
+    num_blocks_saved: int  # table entries beyond the first that name a block
+    num_empty_slots: int  # reserved and not filled, at the ends of last blocks
+    num_running: int
+    num_waiting: int
+    peak_used_blocks: int
+    num_prompt_tokens: int
+    num_cached_prompt_tokens: int
+    num_generated_tokens: int
+    num_steps: int
+    num_preemptions: int
+    waste: float  # share of reserved slots that held no token, averaged over all steps
+    waste_if_reserved: float  # the same, had each sequence reserved max_model_len slots
+
+    @property
+    def blocks_saved_by_sharing(self) -> float:
+        """Blocks saved by sharing over blocks needed without it (paper section 6.3)."""
+        entries = self.num_used_blocks + self.num_blocks_saved
+        return self.num_blocks_saved / entries if entries else 0.0

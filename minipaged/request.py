@@ -1,0 +1,80 @@
+"""What the engine knows of a request while it lives: its prompt, and the sequences that answer it.
+
+A sequence is a list of token ids that grows, and a block table that says where their K and V are. The
+scheduler's whole view of its progress is two numbers: how many tokens it has, and of how many the K and V
+are computed. Prefill, a chunk of it, decode and recomputation after preemption differ in nothing else.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from .detokenizer import IncrementalDetokenizer
+from .reference.block_table import BlockTable
+from .reference.prefix_cache import PrefixChain
+from .sampling_params import SamplingParams
+
+
+class Sequence:
+    """One output in the making.
+
+    `token_ids` is prompt and output; the K and V of the first `num_computed_tokens` are in the blocks of
+    `table`. `token_ids` is only ever appended to, since `chain` reads it.
+    """
+
+    def __init__(
+        self, prompt_token_ids: list[int], chain: PrefixChain, table: BlockTable, seed: int, index: int = 0
+    ) -> None:
+        self.index = index
+        self.seed = seed
+        self.num_prompt_tokens = len(prompt_token_ids)
+        self.token_ids = prompt_token_ids
+        self.chain = chain
+        self.table = table
+        self.num_computed_tokens = 0
+        self.finish_reason: str | None = None
+        self.logprobs: list[dict[int, float]] = []
+        self.cumulative_logprob = 0.0
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens known so far, prompt and output."""
+        return len(self.token_ids)
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Tokens sampled so far."""
+        return len(self.token_ids) - self.num_prompt_tokens
+
+    @property
+    def num_uncomputed_tokens(self) -> int:
+        """Tokens whose K and V are still to be computed: 1 in decode, more in prefill."""
+        return len(self.token_ids) - self.num_computed_tokens
+
+    @property
+    def output_token_ids(self) -> list[int]:
+        """The sampled tokens."""
+        return self.token_ids[self.num_prompt_tokens :]
+
+
+@dataclass(eq=False)
+class Request:
+    """A prompt, how to sample from it, and the sequence that answers it."""
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: list[int]
+    params: SamplingParams
+    max_tokens: int  # params.max_tokens, or less where the model's limit is nearer
+    sequence: Sequence
+    detokenizer: IncrementalDetokenizer
+    arrival_time: float = field(default_factory=time.monotonic)
+    first_token_time: float | None = None
+    num_cached_tokens: int | None = None  # set when first admitted
+    num_preemptions: int = 0
+
+    @property
+    def deadline(self) -> float | None:
+        """When its time is up, on the clock of `time.monotonic`."""
+        return None if self.params.timeout is None else self.arrival_time + self.params.timeout

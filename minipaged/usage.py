@@ -1,0 +1,93 @@
+"""Count what the pool holds and what it wastes, step by step.
+
+Waste is what the paper's Figure 2 shows: slots that are reserved and hold no token. Paging wastes only the
+end of each sequence's last block; a system that reserves the longest possible output wastes the rest of it.
+Page: docs/concepts/fragmentation.md.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from .block_manager import BlockManager
+from .outputs import CacheStats
+from .request import Request
+from .scheduler import Schedule, Scheduler
+
+
+class Peak(NamedTuple):
+    """The step in which most blocks were in use."""
+
+    used: int = 0  # blocks in use
+    shared: int = 0  # of them, named by more than one table
+    saved: int = 0  # table entries beyond the first that name a block
+
+
+class Usage:
+    """Totals over all steps. A slot reserved for one step counts as one slot-step."""
+
+    def __init__(self) -> None:
+        self.num_steps = 0
+        self.num_preemptions = 0
+        self.num_prompt_tokens = 0
+        self.num_cached_prompt_tokens = 0
+        self.num_generated_tokens = 0
+        self.peak = Peak()
+        self._reserved_slot_steps = 0
+        self._empty_slot_steps = 0
+        self._token_steps = 0
+        self._max_len_steps = 0
+
+    def record(
+        self, step: Schedule, running: Sequence[Request], blocks: BlockManager, max_model_len: int
+    ) -> None:
+        """Take in one step, after scheduling and before its tokens are sampled."""
+        num_used = blocks.allocator.num_in_use
+        self.num_steps += 1
+        self.num_preemptions += len(step.preempted)
+        for request in step.admitted:
+            self.num_prompt_tokens += len(request.prompt_token_ids)
+            self.num_cached_prompt_tokens += request.num_cached_tokens or 0
+        if num_used > self.peak.used:
+            self.peak = Peak(num_used, *_sharing(running))
+        self._reserved_slot_steps += num_used * blocks.block_size
+        self._empty_slot_steps += sum(request.sequence.table.num_empty_slots for request in running)
+        self._token_steps += sum(request.sequence.table.num_tokens for request in running)
+        self._max_len_steps += len(running) * max_model_len
+
+    def stats(self, scheduler: Scheduler, blocks: BlockManager, bytes_per_token: int) -> CacheStats:
+        """The pool now, with the totals so far."""
+        num_shared, num_saved = _sharing(scheduler.running)
+        return CacheStats(
+            num_blocks=blocks.num_blocks,
+            block_size=blocks.block_size,
+            bytes_per_block=bytes_per_token * blocks.block_size,
+            num_free_blocks=blocks.allocator.num_free,
+            num_used_blocks=blocks.allocator.num_in_use,
+            num_cached_blocks=blocks.allocator.num_cached,
+            num_shared_blocks=num_shared,
+            num_blocks_saved=num_saved,
+            num_empty_slots=sum(r.sequence.table.num_empty_slots for r in scheduler.running),
+            num_running=len(scheduler.running),
+            num_waiting=len(scheduler.waiting),
+            peak_used_blocks=self.peak.used,
+            num_prompt_tokens=self.num_prompt_tokens,
+            num_cached_prompt_tokens=self.num_cached_prompt_tokens,
+            num_generated_tokens=self.num_generated_tokens,
+            num_steps=self.num_steps,
+            num_preemptions=self.num_preemptions,
+            waste=_share(self._empty_slot_steps, self._reserved_slot_steps),
+            waste_if_reserved=_share(self._max_len_steps - self._token_steps, self._max_len_steps),
+        )
+
+
+def _share(part: int, whole: int) -> float:
+    return part / whole if whole else 0.0
+
+
+def _sharing(running: Sequence[Request]) -> tuple[int, int]:
+    """Blocks that more than one table names, and table entries beyond the first that name a block."""
+    entries = Counter(block for request in running for block in request.sequence.table.blocks)
+    return sum(count > 1 for count in entries.values()), entries.total() - len(entries)

@@ -1,0 +1,66 @@
+"""Let sequences share a block until one of them writes to it, as processes share a page after fork().
+
+Before a token is written into a block that other tables name too, the writer gets a copy of its own.
+The copy is of the whole block: slots past the point where the sequences part are stale and never read.
+Twin: kernels/copy_on_write.py. Lesson: lessons/05_copy_on_write. Page: docs/concepts/copy_on_write.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import MutableSequence, Sequence
+from copy import deepcopy
+from typing import Any, Protocol
+
+
+class Allocator(Protocol):
+    """What copy-on-write asks of whoever hands out the blocks."""
+
+    def reference_count(self, block: int) -> int:
+        """How many table entries name `block`."""
+
+    def allocate(self, num_blocks: int = 1) -> list[int]:
+        """Take blocks, all or nothing."""
+
+    def free(self, blocks: Sequence[int]) -> list[int]:
+        """Give up one use of each block."""
+
+
+def copy_on_write(
+    block_table: MutableSequence[int], index: int, allocator: Allocator
+) -> tuple[int, int] | None:
+    """Make entry `index` of a table safe to write to (paper section 4.4).
+
+    Returns None where the block is the sequence's own; else repoints the entry to a new block and returns
+    the pair (source, destination) to hand to `copy_blocks` before anything is written. Where no block is
+    left, raises OutOfBlocksError, and ValueError for a block that is not in use; the table and all counts
+    are then as they were.
+    """
+    source = block_table[index]
+    users = allocator.reference_count(source)
+    if users == 0:
+        raise ValueError(f"block {source} is not in use: no table may name it")
+    if users == 1:  # 1. is anyone else using it?
+        return None
+    (destination,) = allocator.allocate(1)  # 2. take a block; the caller copies what was written
+    block_table[index] = destination  # 3. repoint this table
+    allocator.free([source])  # 4. one user fewer
+    return source, destination
+
+
+def copy_blocks(pool: MutableSequence[Any], sources: Sequence[int], destinations: Sequence[int]) -> None:
+    """Copy whole blocks within the pool: pool[destinations[i]] = pool[sources[i]], for all i at once.
+
+    pool: [num_blocks][...], changed in place. Since a launch copies all pairs at the same time, a block
+    may be a destination only once, and not a source as well. Raises ValueError otherwise.
+    """
+    if len(sources) != len(destinations):
+        raise ValueError(f"{len(sources)} sources but {len(destinations)} destinations")
+    for block in [*sources, *destinations]:
+        if not 0 <= block < len(pool):
+            raise ValueError(f"block {block} is not one of the {len(pool)} blocks of this pool")
+    if len(set(destinations)) != len(destinations):
+        raise ValueError(f"destinations must be distinct, got {list(destinations)}")
+    if both := set(sources) & set(destinations):
+        raise ValueError(f"blocks {sorted(both)} are both source and destination")
+    for source, destination in zip(sources, destinations, strict=True):
+        pool[destination] = deepcopy(pool[source])

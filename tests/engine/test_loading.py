@@ -1,0 +1,398 @@
+"""Loading gives exactly the checkpoint, with the right facts about it, or one line of what is wrong."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import huggingface_hub
+import pytest
+import torch
+import transformers
+from huggingface_hub.errors import OfflineModeIsEnabled, RepositoryNotFoundError
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer, models
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from minipaged.errors import (
+    BackendUnavailableError,
+    InvalidConfigError,
+    MinipagedError,
+    ModelNotFoundError,
+    ModelNotSupportedError,
+)
+from minipaged.loading import LoadedModel, load_model
+
+IDS = torch.tensor([[5, 9, 33, 7]])
+
+
+def save_llama(folder: Path, dtype: torch.dtype = torch.float32, **settings: Any) -> LlamaForCausalLM:
+    torch.manual_seed(0)
+    usual: dict[str, Any] = {
+        "vocab_size": 64,
+        "hidden_size": 64,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 128,
+        "initializer_range": 0.3,
+        "tie_word_embeddings": False,
+    }
+    config = LlamaConfig(**(usual | settings), attn_implementation="eager")
+    model = LlamaForCausalLM(config).to(dtype).eval()
+    model.save_pretrained(folder)
+    return model
+
+
+def edit_config(folder: Path, **changes: Any) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def refused(folder: Path | str, kind: type[MinipagedError], **options: Any) -> str:
+    """The message with which loading is refused: one line, whatever a library had to say."""
+    with pytest.raises(kind) as caught:
+        load_model(str(folder), **options)
+    assert "\n" not in str(caught.value)
+    assert type(caught.value) is kind
+    return str(caught.value)
+
+
+class TestFacts:
+    def test_the_model_is_the_checkpoint(self, tmp_path: Path) -> None:
+        source = save_llama(tmp_path / "little")
+        loaded = load_model(str(tmp_path / "little"))
+        with torch.no_grad():
+            assert torch.equal(loaded.model(IDS).logits, source(IDS).logits)
+        assert not loaded.model.training
+        assert not any(parameter.requires_grad for parameter in loaded.model.parameters())
+        facts = {name: getattr(loaded, name) for name in LoadedModel.__dataclass_fields__}
+        assert facts == {
+            "name": "little",
+            "model": loaded.model,
+            "config": loaded.model.config,
+            "tokenizer": None,
+            "eos_token_ids": frozenset({2}),
+            "max_model_len": 128,
+            "vocab_size": 64,
+            "num_layers": 2,
+            "num_attention_heads": 4,
+            "num_kv_heads": 2,
+            "head_dim": 16,
+        }
+
+    def test_a_head_dim_of_its_own_wins(self, tmp_path: Path) -> None:
+        save_llama(tmp_path, head_dim=32)
+        loaded = load_model(str(tmp_path))
+        assert loaded.head_dim == 32
+        assert loaded.model.model.layers[0].self_attn.q_proj.weight.shape == (128, 64)
+
+    @pytest.mark.parametrize(
+        ("architecture", "kv_heads", "limit"), [("gpt2", 4, 256), ("opt", 4, 256), ("gemma3", 2, 256)]
+    )
+    def test_other_names_of_the_same_facts(
+        self, architecture: str, kv_heads: int, limit: int, tiny_model: Callable[[str], Path]
+    ) -> None:
+        loaded = load_model(str(tiny_model(architecture)))
+        assert (loaded.num_kv_heads, loaded.max_model_len, loaded.num_layers) == (kv_heads, limit, 2)
+
+    @pytest.mark.parametrize(
+        ("generation", "config", "expected"),
+        [
+            ([1, 63], 2, {1, 63}),
+            (7, 2, {7}),
+            (None, 2, {2}),
+            (None, [2, 5], {2, 5}),
+            (None, None, set()),
+        ],
+    )
+    def test_every_end_token_counts(
+        self, generation: Any, config: Any, expected: set[int], tmp_path: Path
+    ) -> None:
+        save_llama(tmp_path, eos_token_id=config)
+        settings = {} if generation is None else {"eos_token_id": generation}
+        (tmp_path / "generation_config.json").write_text(json.dumps(settings))
+        assert load_model(str(tmp_path)).eos_token_ids == expected
+
+    def test_frequencies_that_change_with_length_limit_it(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        rope = {
+            "rope_theta": 1e4,
+            "short_factor": [1.0] * 8,
+            "long_factor": [2.0] * 8,
+            "rope_type": "longrope",
+        }
+        save_llama(tmp_path, rope_parameters=rope | {"original_max_position_embeddings": 32, "factor": 4.0})
+        assert load_model(str(tmp_path)).max_model_len == 32
+        assert "max_model_len is limited" in caplog.text
+
+    @pytest.mark.parametrize("rope", [
+        {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+         "original_max_position_embeddings": 32},
+        {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32},
+        {"rope_type": "linear", "factor": 4.0},
+        {"rope_type": "dynamic", "factor": 4.0},
+    ])  # fmt: skip
+    def test_other_scalings_keep_the_configuration_s_limit(
+        self, rope: dict[str, Any], tmp_path: Path
+    ) -> None:
+        save_llama(tmp_path, rope_parameters=rope | {"rope_theta": 1e4})
+        assert load_model(str(tmp_path)).max_model_len == 128
+
+    def test_the_llama_3_frequencies(self, tmp_path: Path) -> None:
+        """Ratio to the unscaled ones, worked out by hand: factor 8, bounds 1 and 4, 8192, theta 5e5, D 64."""
+        rope = {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}  # fmt: skip
+        save_llama(tmp_path, head_dim=64, max_position_embeddings=131072, rope_parameters=rope)
+        frequencies = load_model(str(tmp_path)).model.model.rotary_emb.inv_freq
+        ratios = frequencies * 5e5 ** (torch.arange(32) / 32)
+        assert frequencies.dtype == torch.float32
+        assert ratios[[0, 16, 20]].tolist() == pytest.approx([1.0, 0.3711, 0.125], abs=1e-4)
+
+
+class TestPrecision:
+    @pytest.mark.parametrize(
+        ("saved", "asked", "expected"),
+        [
+            (torch.float32, "auto", torch.float32),
+            (torch.bfloat16, "auto", torch.float32),
+            (torch.float16, "auto", torch.float32),
+            (torch.float64, "auto", torch.float64),
+            (torch.float64, "float32", torch.float32),
+            (torch.float32, "float64", torch.float64),
+            (torch.float32, "bfloat16", torch.bfloat16),
+            (torch.float32, "float16", torch.float16),
+        ],
+    )
+    def test_dtypes_on_the_cpu(
+        self, saved: torch.dtype, asked: str, expected: torch.dtype, tmp_path: Path
+    ) -> None:
+        save_llama(tmp_path, dtype=saved)
+        loaded = load_model(str(tmp_path), dtype=asked)
+        assert {parameter.dtype for parameter in loaded.model.parameters()} == {expected}
+        assert loaded.model.model.rotary_emb.inv_freq.dtype == torch.float32
+
+    def test_without_a_dtype_in_the_configuration(self, tmp_path: Path) -> None:
+        save_llama(tmp_path)
+        edit_config(tmp_path, dtype=None)
+        assert load_model(str(tmp_path)).model.dtype == torch.float32
+
+    def test_a_mixture_of_experts_in_float64(self, tiny_model: Callable[[str], Path]) -> None:
+        folder = tiny_model("qwen3_moe")
+        loaded = load_model(str(folder), dtype="float64")
+        oracle = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=torch.float64, attn_implementation="eager", experts_implementation="eager"
+        )
+        with torch.no_grad():
+            assert torch.equal(loaded.model(IDS).logits, oracle(IDS).logits)
+
+    @pytest.mark.parametrize("dtype", ["float", "fp16", "int8", "", "Float32"])
+    def test_other_dtypes(self, dtype: str, tmp_path: Path) -> None:
+        message = refused(tmp_path, InvalidConfigError, dtype=dtype)
+        assert repr(dtype) in message
+        assert "auto, float32, float64, float16, bfloat16" in message
+
+
+class TestDevice:
+    def test_auto_and_cpu(self, tmp_path: Path) -> None:
+        save_llama(tmp_path)
+        assert load_model(str(tmp_path)).model.device.type == "cpu"
+        here = "cuda" if torch.cuda.is_available() else "cpu"
+        assert load_model(str(tmp_path), device="auto").model.device.type == here
+
+    @pytest.mark.parametrize("device", ["gpu", "cuda:x", "cpu:0", "mps", ""])
+    def test_no_device(self, device: str, tmp_path: Path) -> None:
+        assert repr(device) in refused(tmp_path, InvalidConfigError, device=device)
+
+    def test_a_device_that_is_not_there(self, tmp_path: Path) -> None:
+        message = refused(tmp_path, BackendUnavailableError, device="cuda:99")
+        assert "'cuda:99'" in message
+
+
+def test_the_attention_function_is_set_after_the_check(tmp_path: Path) -> None:
+    save_llama(tmp_path)
+    assert load_model(str(tmp_path)).config._attn_implementation == "eager"
+    assert load_model(str(tmp_path), attn_implementation="sdpa").config._attn_implementation == "sdpa"
+
+
+class TestTokenizer:
+    def test_it_is_loaded(self, tmp_path: Path) -> None:
+        save_llama(tmp_path)
+        words = Tokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="a"))
+        PreTrainedTokenizerFast(tokenizer_object=words, unk_token="a").save_pretrained(tmp_path)
+        assert load_model(str(tmp_path)).tokenizer("b").input_ids == [1]
+
+    def test_a_broken_one_is_an_error(self, tmp_path: Path) -> None:
+        save_llama(tmp_path)
+        (tmp_path / "tokenizer.json").write_text("{")
+        assert "its tokenizer can't be loaded" in refused(tmp_path, ModelNotSupportedError)
+
+
+class TestCheckpoints:
+    def test_a_tied_head_is_not_missing(self, tmp_path: Path) -> None:
+        source = save_llama(tmp_path, tie_word_embeddings=True)
+        assert "lm_head.weight" not in load_file(tmp_path / "model.safetensors")
+        with torch.no_grad():
+            assert torch.equal(load_model(str(tmp_path)).model(IDS).logits, source(IDS).logits)
+
+    @pytest.mark.parametrize("lost", ["lm_head.weight", "model.layers.1.self_attn.k_proj.weight"])
+    def test_a_missing_weight_is_named_never_random(self, lost: str, tmp_path: Path) -> None:
+        save_llama(tmp_path)
+        weights = load_file(tmp_path / "model.safetensors")
+        del weights[lost]
+        save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+        assert f"lacks the weights {lost}" in refused(tmp_path, ModelNotSupportedError)
+
+    def test_many_missing_weights_are_counted(self, tmp_path: Path) -> None:
+        save_llama(tmp_path)
+        edit_config(tmp_path, num_hidden_layers=3)
+        assert " and 5 more" in refused(tmp_path, ModelNotSupportedError)
+
+    def test_unused_weights_are_a_warning(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        save_llama(tmp_path)
+        weights = load_file(tmp_path / "model.safetensors") | {"model.vision.weight": torch.ones(3)}
+        save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+        load_model(str(tmp_path))
+        (record,) = caplog.records
+        assert record.levelno == logging.WARNING
+        assert "model.vision.weight" in record.getMessage()
+
+    def test_a_weight_of_another_shape(self, tmp_path: Path) -> None:
+        save_llama(tmp_path)
+        edit_config(tmp_path, vocab_size=65)
+        assert "its weights can't be read" in refused(tmp_path, ModelNotSupportedError)
+
+    @pytest.mark.parametrize("kept", [0, 5, 2000, -1])
+    def test_truncated_weights(self, kept: int, tmp_path: Path) -> None:
+        save_llama(tmp_path)
+        path = tmp_path / "model.safetensors"
+        path.write_bytes(path.read_bytes()[:kept])
+        assert "its weights can't be read" in refused(tmp_path, ModelNotSupportedError)
+
+    def test_no_weights(self, tmp_path: Path) -> None:
+        save_llama(tmp_path)
+        (tmp_path / "model.safetensors").unlink()
+        assert "model.safetensors" in refused(tmp_path, ModelNotSupportedError)
+
+    def test_a_shard_is_missing(self, tmp_path: Path) -> None:
+        save_llama(tmp_path).save_pretrained(tmp_path, max_shard_size="50KB")
+        (tmp_path / "model.safetensors").unlink()
+        load_model(str(tmp_path))
+        sorted(tmp_path.glob("model-*.safetensors"))[1].unlink()
+        assert "its weights can't be read" in refused(tmp_path, ModelNotSupportedError)
+
+    @pytest.mark.parametrize(
+        ("text", "reason"),
+        [
+            ("{ not json", "config.json can't be used"),
+            ("{}", "config.json can't be used"),
+            ('{"model_type": "nonsense"}', "nonsense"),
+            ('{"model_type": "vit"}', "vit is not a causal language model"),
+            ('{"model_type": "mamba"}', "linear_attention"),
+            ('{"model_type": "llama", "num_attention_heads": "many"}', "config.json can't be used"),
+            ('{"model_type": "own", "auto_map": {"AutoConfig": "own.Config"}}', "config.json can't be used"),
+        ],
+    )
+    def test_configurations_that_are_none(self, text: str, reason: str, tmp_path: Path) -> None:
+        (tmp_path / "config.json").write_text(text)
+        assert reason in refused(tmp_path, ModelNotSupportedError)
+
+    def test_code_in_a_folder_is_not_run(self, tmp_path: Path) -> None:
+        (tmp_path / "config.json").write_text(
+            '{"model_type": "own",'
+            ' "auto_map": {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"}}'
+        )
+        (tmp_path / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+        refused(tmp_path, ModelNotSupportedError)
+        assert not (tmp_path / "ran").exists()
+
+
+class TestNames:
+    def test_a_folder_without_a_model(self, tmp_path: Path) -> None:
+        assert "neither config.json nor a .gguf file" in refused(tmp_path, ModelNotFoundError)
+
+    def test_an_adapter(self, tmp_path: Path) -> None:
+        (tmp_path / "adapter_config.json").write_text("{}")
+        assert "LoRA" in refused(tmp_path, ModelNotSupportedError)
+
+    def test_a_file_of_another_kind(self, tmp_path: Path) -> None:
+        (tmp_path / "weights.bin").write_text("")
+        assert "neither a folder nor a .gguf file" in refused(tmp_path / "weights.bin", ModelNotFoundError)
+
+    @pytest.mark.parametrize("name", ["./nowhere", "/no/such/folder", "~/no-such", "a/b/c", "model.gguf"])
+    def test_a_path_that_leads_nowhere_asks_no_hub(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(huggingface_hub, "model_info", None)
+        assert name in refused(name, ModelNotFoundError)
+
+    def test_without_a_network(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def fail(model: str, **_: Any) -> None:
+            raise OfflineModeIsEnabled("no network\nat all")
+
+        monkeypatch.setattr(huggingface_hub, "model_info", fail)
+        message = refused("someone/some-model", ModelNotFoundError)
+        for part in ("'someone/some-model'", "'smollm2-135m'", "can't be reached", "no network at all"):
+            assert part in message
+
+    def test_the_hub_knows_no_such_model(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def fail(model: str, **_: Any) -> None:
+            raise RepositoryNotFoundError.__new__(RepositoryNotFoundError)
+
+        monkeypatch.setattr(huggingface_hub, "model_info", fail)
+        assert "no public model of that name" in refused("someone/some-model", ModelNotFoundError)
+
+    @pytest.mark.parametrize("name", ["two words", "-x", "a--b"])
+    def test_what_can_be_no_id(self, name: str) -> None:
+        assert "no valid Hugging Face id" in refused(name, ModelNotFoundError)
+
+    @pytest.mark.parametrize("name", ["", "  "])
+    def test_no_name(self, name: str) -> None:
+        assert "can't be empty" in refused(name, ModelNotFoundError)
+
+    def test_a_hub_model(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The hub is asked whether it is there; loading itself is transformers' business, by the same id."""
+        save_llama(tmp_path / "someone" / "some-model")
+        listing = SimpleNamespace(siblings=[SimpleNamespace(rfilename="config.json")])
+        monkeypatch.setattr(huggingface_hub, "model_info", lambda model, **_: listing)
+        monkeypatch.setattr("minipaged.model_source.Path.is_dir", lambda path: False)
+        monkeypatch.setattr("minipaged.model_source.Path.exists", lambda path: False)
+        monkeypatch.chdir(tmp_path)
+        loaded = load_model("someone/some-model")
+        assert (loaded.name, loaded.tokenizer) == ("someone/some-model", None)
+
+
+def test_the_libraries_are_quiet_and_as_before_afterwards(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    save_llama(tmp_path)
+    transformers.utils.logging.set_verbosity_info()
+    capfd.readouterr()
+    try:
+        load_model(str(tmp_path))
+        assert capfd.readouterr() == ("", "")
+        assert transformers.utils.logging.get_verbosity() == logging.INFO
+        assert transformers.utils.logging.is_progress_bar_enabled()
+    finally:
+        transformers.utils.logging.set_verbosity_warning()
+
+
+@pytest.mark.model
+def test_the_real_model_continues_a_sentence() -> None:
+    loaded = load_model("smollm2-135m")
+    assert (loaded.num_layers, loaded.num_attention_heads, loaded.num_kv_heads, loaded.head_dim) == (
+        30,
+        9,
+        3,
+        64,
+    )
+    assert (loaded.max_model_len, loaded.vocab_size, loaded.eos_token_ids) == (8192, 49152, {2})
+    ids = torch.tensor([loaded.tokenizer("The capital of France is").input_ids])
+    output = loaded.model.generate(
+        ids, attention_mask=torch.ones_like(ids), max_new_tokens=2, do_sample=False
+    )
+    assert loaded.tokenizer.decode(output[0, ids.shape[1] :]).startswith(" Paris")

@@ -1,0 +1,135 @@
+"""Block copies: the torch path, and the Numba CUDA kernel on a GPU or in Numba's simulator."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import Tensor
+
+from minipaged.kernels.copy_on_write import as_words, copy_blocks, launch_copy_blocks
+
+HAS_GPU = torch.cuda.is_available()
+DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+
+
+def copy_by_kernel(pool: Tensor, sources: list[int], destinations: list[int]) -> None:
+    """The kernel on a CPU pool: in the simulator on its memory, or through a GPU and back."""
+    if HAS_GPU:
+        on_device = pool.cuda()
+        copy_blocks(on_device, sources, destinations)
+        pool.copy_(on_device)
+        return
+    assert os.environ.get("NUMBA_ENABLE_CUDASIM") == "1"
+    pairs = torch.tensor([sources, destinations]).T.contiguous()
+    launch_copy_blocks(as_words(pool).numpy(), pairs.numpy())
+
+
+COPIES = [pytest.param(copy_blocks, id="cpu"), pytest.param(copy_by_kernel, id="kernel")]
+
+
+@pytest.mark.parametrize("copy", COPIES)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_pair_is_copied_and_nothing_else(copy, dtype):
+    pool = torch.randn(7, 2, 2, 3, 1, 5).to(dtype)
+    pool[4] = float("nan")  # stale slots may hold anything, and bytes are bytes
+    blocks = [pool[index].clone() for index in range(7)]
+    copy(pool, [1, 4, 1], [6, 0, 2])
+    for index, block in enumerate([4, 1, 1, 3, 4, 5, 1]):
+        assert torch.equal(pool[index].view(torch.uint8), blocks[block].view(torch.uint8))
+
+
+@pytest.mark.parametrize("copy", COPIES)
+def test_blocks_of_an_odd_number_of_bytes(copy):
+    pool = torch.arange(5 * 3, dtype=torch.uint8).reshape(5, 3)
+    copy(pool, [0, 3], [4, 1])
+    assert pool[:, 0].tolist() == [0, 9, 6, 9, 0]
+
+
+@pytest.mark.parametrize("copy", COPIES)
+def test_a_block_of_more_words_than_threads(copy):
+    pool = torch.arange(3 * 2100, dtype=torch.int64).reshape(3, 2100)
+    copy(pool, [0], [2])
+    assert torch.equal(pool[2], torch.arange(2100))
+    assert torch.equal(pool[1], torch.arange(2100, 4200))
+
+
+@pytest.mark.parametrize(
+    ("shape", "first", "words"),
+    [
+        ((4, 16), 0, torch.int64),
+        ((4, 6), 0, torch.int32),
+        ((4, 3), 0, torch.int16),
+        ((4, 16), 1, torch.int16),
+        ((4, 16), 2, torch.int32),
+    ],
+)
+def test_words_are_as_wide_as_size_and_address_allow(shape, first, words):
+    memory = torch.zeros(shape[0] * shape[1] + first, dtype=torch.float16)
+    view = as_words(memory[first:].view(shape))
+    assert view.dtype == words
+    assert view.shape == (shape[0], shape[1] * 2 // words.itemsize)
+    assert view.data_ptr() == memory.data_ptr() + 2 * first
+
+
+def test_ids_may_be_tensors_and_none_at_all():
+    pool = torch.arange(4.0).repeat(2, 1).T.contiguous()
+    copy_blocks(pool, torch.tensor([3]), torch.tensor([0], dtype=torch.int32))
+    copy_blocks(pool, [], [])
+    assert pool[:, 0].tolist() == [3.0, 1.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    ("sources", "destinations", "message"),
+    [
+        ([1, 2], [2, 3], "destinations: block 2 is a source too"),
+        ([1], [1], "destinations: block 1 is a source too"),
+        ([0, 1], [3, 3], "destinations: block 3 is named twice"),
+        ([0, 4], [2, 3], "sources: block 4, the pool has blocks 0 to 3"),
+        ([0, 1], [2, -1], "destinations: block -1, the pool has blocks 0 to 3"),
+        ([0, 1], [2], "sources, destinations: 2 and 1 blocks"),
+    ],
+)
+def test_a_bad_pair_is_named_and_nothing_is_copied(sources, destinations, message):
+    pool = torch.arange(4.0).repeat(2, 1).T.contiguous()
+    before = pool.clone()
+    with pytest.raises(ValueError, match=message):
+        copy_blocks(pool, sources, destinations)
+    assert torch.equal(pool, before)
+
+
+def test_a_pool_that_is_not_contiguous_is_refused():
+    with pytest.raises(ValueError, match="pool: strides"):
+        copy_blocks(torch.zeros(4, 6)[:, ::2], [0], [1])
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not HAS_GPU, reason="no CUDA device")
+def test_copies_keep_their_place_in_the_current_stream():
+    pool = torch.zeros(3, 1 << 22, device="cuda")
+    with torch.cuda.stream(torch.cuda.Stream()):
+        for step in range(20):
+            pool[0] = step
+            copy_blocks(pool, [0], [1])
+            copy_blocks(pool, [1], [2])
+            assert pool[2].eq(step).all()
+
+
+def test_the_kernel_compiles_to_ptx_with_8_byte_loads():
+    code = (
+        "from numba import cuda, types\n"
+        "from minipaged.kernels.copy_on_write import _copy_kernel\n"
+        "signature = types.void(types.int64[:, ::1], types.int64[:, ::1])\n"
+        "for capability in (8, 0), (9, 0), (10, 0):\n"
+        "    print(cuda.compile_ptx(_copy_kernel.py_func, signature, cc=capability)[0])\n"
+    )
+    environment = {key: value for key, value in os.environ.items() if key != "NUMBA_ENABLE_CUDASIM"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+    if "NotFound" in done.stderr or "cannot be found" in done.stderr:
+        pytest.skip("PTX needs NVRTC and NVVM: a CUDA toolkit, or pip install nvidia-cuda-nvrtc nvidia-nvvm")
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.count(".visible .entry") == 3
+    assert "st.global.u64" in done.stdout or "st.global.b64" in done.stdout
