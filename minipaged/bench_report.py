@@ -140,7 +140,7 @@ def _print_agreement(console: Console, results: dict[str, Any], most: int = 5) -
 def _step_table(profile: dict[str, Any]) -> Table:
     table = _table("Where minipaged's time goes (a run of its own, with stopwatches)")
     table.add_column("part of a step", no_wrap=True)
-    for name in ("seconds", "ms a step", "share"):
+    for name in ("seconds", "ms/step", "share"):
         table.add_column(name, justify="right")
     total = profile["step_seconds"]
     for name, seconds in profile["parts"].items():

@@ -156,13 +156,15 @@ def _generate_hf(model: Any, workload: Workload, batch_size: int) -> tuple[list[
             max_new_tokens=max(lengths),
             return_dict_in_generate=True,
         )
-        most_bytes = max(most_bytes, _cache_bytes(output.past_key_values))
+        most_bytes = max(most_bytes, _cache_bytes(output))
         rows = output.sequences[:, width:].tolist()
         tokens += [row[:length] for row, length in zip(rows, lengths, strict=True)]
     return tokens, most_bytes
 
 
-def _cache_bytes(cache: Any) -> int:
+def _cache_bytes(output: Any) -> int:
+    """Bytes of the cache as it was when `generate` ended: it only grows until then."""
+    cache = output.cache if hasattr(output, "cache") else output.past_key_values  # its older name
     return sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
 
 

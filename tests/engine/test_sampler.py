@@ -157,7 +157,7 @@ def test_the_order_of_ids_makes_no_difference_to_a_wide_nucleus():
         assert kept.tolist() == sorted(order[:count].tolist())
 
 
-@settings(deadline=None, max_examples=120)
+@settings(deadline=None, max_examples=80)
 @given(st.data())
 def test_filters_are_those_of_transformers(data):
     vocab = data.draw(st.integers(1, 60))
@@ -233,11 +233,12 @@ def test_repetition_penalty_is_that_of_transformers():
     ],
 )
 def test_penalties_by_hand(params, token):
-    logits = torch.tensor([[3.0, 2.0, -1.0, -2.0]])
-    before = logits.clone()
-    given = {"output": [0], **params}
-    assert _ids(logits, [_row(temperature=0, **given)]) == [token]
-    assert torch.equal(logits, before)
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        logits = torch.tensor([[3.0, 2.0, -1.0, -2.0]], dtype=dtype)
+        before = logits.clone()
+        given = {"output": [0], **params}
+        assert _ids(logits, [_row(temperature=0, **given)]) == [token]
+        assert torch.equal(logits, before)
 
 
 def test_a_negative_logit_is_multiplied_by_the_repetition_penalty():
@@ -339,7 +340,7 @@ def test_a_draw_is_the_inverse_of_the_cumulative_distribution():
 @pytest.mark.parametrize("number", [0.0, 1 - 2**-53])
 def test_the_ends_of_the_unit_interval_give_possible_tokens(number, monkeypatch):
     monkeypatch.setattr(sampler, "uniform", lambda seed, position: number)
-    for vocab in (3, 4, 7, 1000):
+    for vocab in (3, 4, 7, 66, 255, 257, 1000):
         logits = torch.zeros(1, vocab)
         logits[0, [0, -1]] = -torch.inf
         assert _ids(logits, [_row()]) == [1 if number == 0 else vocab - 2]
@@ -443,6 +444,11 @@ def test_logprobs_are_those_of_the_unchanged_logits():
     )
 
 
+def test_logprobs_come_most_likely_first():
+    token = sample(HAND[:, [3, 0, 2, 1]], [_row(temperature=0, logprobs=3)])[0]
+    assert list(token.top_logprobs) == [1, 3, 2]
+
+
 def test_logprobs_of_zero_are_the_chosen_token_alone():
     tokens = sample(HAND.expand(3, -1), [_row(logprobs=count, temperature=0) for count in (0, 1, 20)])
     assert [list(token.top_logprobs) for token in tokens] == [[0], [0], [0, 1, 2, 3]]
@@ -485,10 +491,12 @@ def test_rows_without_a_distribution_are_named(params, device):
         assert isinstance(caught.value, MinipagedError) and "\n" not in str(caught.value)
 
 
-def test_a_row_whose_only_tokens_are_masked_is_named():
-    logits = torch.tensor([[1.0, -torch.inf]])
-    with pytest.raises(InvalidLogitsError, match="row 0"):
-        sample(logits, [_row(min_tokens=1, stop=(0,))])
+@pytest.mark.parametrize("masked", [1.0, torch.nan, torch.inf])
+def test_a_row_whose_mask_hides_what_is_wrong_is_named(masked):
+    logits = torch.tensor([[masked, -torch.inf if masked == 1.0 else 1.0]])
+    for temperature in (0, 1):
+        with pytest.raises(InvalidLogitsError, match="row 0"):
+            sample(logits, [_row(temperature=temperature, min_tokens=1, stop=(0,))])
 
 
 def test_a_row_with_one_possible_token_is_fine():

@@ -177,7 +177,7 @@ def test_splits_merge_to_the_same_mean_for_every_row(split_length, monkeypatch):
 
 def test_more_splits_than_the_merge_takes_at_once(monkeypatch):
     monkeypatch.setattr(attention, "SPLIT_LENGTH", 4)
-    problem = make_problem([70, 3, 33], num_heads=2, num_kv_heads=1, dtype=DOUBLE, device=DEVICE)
+    problem = make_problem([70, 3, 100, 33], num_heads=8, num_kv_heads=1, dtype=DOUBLE, device=DEVICE)
     assert_close(attend(problem), oracle(problem))
 
 
@@ -242,6 +242,22 @@ def test_the_company_of_a_row_changes_no_bit(query_lengths):
     swapped = attend(subset(problem, [2, 0, 1]))
     rows = [row for index in (2, 0, 1) for row in range(*problem.query_ranges[index])]
     assert torch.equal(swapped, result[rows])
+
+
+@pytest.mark.parametrize("window", [None, 50])
+def test_a_prompt_in_chunks_gives_the_bits_of_the_whole(window):
+    problem = make_problem([90], [90], num_heads=2, window=window, device=DEVICE)
+    whole = attend(problem)
+    for first, last in ((0, 1), (1, 40), (40, 83), (83, 90)):
+        chunk = from_dense(
+            problem.queries[first:last],
+            [problem.keys[0][:last]],
+            [problem.values[0][:last]],
+            query_starts=torch.tensor([0, last - first], dtype=torch.int32, device=DEVICE),
+            scale=problem.scale,
+            window=window,
+        )
+        assert torch.equal(attend(chunk), whole[first:last])
 
 
 def test_a_row_that_belongs_to_no_sequence_gives_zeros():

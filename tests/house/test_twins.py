@@ -36,7 +36,8 @@ PLURALS = {"block_table": "block_tables", "context_length": "context_lengths", "
 
 
 def files(folder: Path) -> set[str]:
-    return {path.name for path in folder.glob("*.py")} - {"__init__.py", *SECOND_TWINS}
+    """The files of a folder that want a twin: a leading underscore makes one private, as it does a name."""
+    return {path.name for path in folder.glob("*.py") if path.name[0] != "_"} - set(SECOND_TWINS)
 
 
 def public(path: Path) -> dict[str, Definition]:

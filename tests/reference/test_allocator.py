@@ -5,12 +5,13 @@ operations beside a model that keeps a plain dictionary of counts.
 """
 
 from copy import deepcopy
+from random import Random
 from typing import Any
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from minipaged.reference.allocator import BlockAllocator, OutOfBlocksError
 
@@ -187,11 +188,12 @@ def test_a_negative_request_is_refused():
 
 
 NUM_BLOCKS = 6
-block_lists = st.lists(st.integers(0, NUM_BLOCKS - 1), max_size=5)
+some_blocks = st.lists(st.integers(0, NUM_BLOCKS - 1), min_size=1, max_size=3)
+rank = st.integers(0, 1000)
 
 
 class AllocatorMachine(RuleBasedStateMachine):
-    """Random operations, valid or not, beside a dictionary of counts and a set of kept blocks."""
+    """Random operations, valid and not, beside a dictionary of counts and a set of kept blocks."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -201,6 +203,10 @@ class AllocatorMachine(RuleBasedStateMachine):
 
     def free_blocks(self) -> set[int]:
         return {block for block, count in self.counts.items() if count == 0 and block not in self.kept}
+
+    def entries(self) -> list[int]:
+        """Every table entry there is: each block as often as it is counted."""
+        return [block for block, count in self.counts.items() for _ in range(count)]
 
     @rule(num_blocks=st.integers(0, NUM_BLOCKS))
     def allocate(self, num_blocks: int) -> None:
@@ -214,20 +220,20 @@ class AllocatorMachine(RuleBasedStateMachine):
         assert len(set(taken)) == num_blocks and set(taken) <= free
         self.counts.update(dict.fromkeys(taken, 1))
 
-    @rule(blocks=block_lists)
-    def share(self, blocks: list[int]) -> None:
-        if set(blocks) & self.free_blocks():
-            fails_unchanged(self.allocator, ValueError, self.allocator.share, blocks)
-            return
+    @precondition(lambda self: len(self.free_blocks()) < NUM_BLOCKS)
+    @rule(ranks=st.lists(rank, min_size=1, max_size=3))
+    def share(self, ranks: list[int]) -> None:
+        shareable = sorted(set(self.counts) - self.free_blocks())
+        blocks = [shareable[rank % len(shareable)] for rank in ranks]
         self.allocator.share(blocks)
         for block in blocks:
             self.counts[block] += 1
 
-    @rule(blocks=block_lists)
-    def free(self, blocks: list[int]) -> None:
-        if any(blocks.count(block) > self.counts[block] for block in blocks):
-            fails_unchanged(self.allocator, ValueError, self.allocator.free, blocks)
-            return
+    @precondition(lambda self: self.entries())
+    @rule(random=st.randoms(use_true_random=False), num_entries=st.integers(1, 4))
+    def free(self, random: Random, num_entries: int) -> None:
+        entries = self.entries()
+        blocks = random.sample(entries, min(num_entries, len(entries)))
         stack = self.allocator.free_order()
         unused = self.allocator.free(blocks)
         for block in blocks:
@@ -236,21 +242,32 @@ class AllocatorMachine(RuleBasedStateMachine):
         pushed = [block for block in reversed(unused) if block not in self.kept]
         assert self.allocator.free_order() == pushed + stack
 
-    @rule(block=st.integers(0, NUM_BLOCKS - 1))
-    def retain(self, block: int) -> None:
-        if self.counts[block] == 0 or block in self.kept:
-            fails_unchanged(self.allocator, ValueError, self.allocator.retain, block)
-            return
+    @precondition(lambda self: set(self.entries()) - self.kept)
+    @rule(rank=rank)
+    def retain(self, rank: int) -> None:
+        retainable = sorted(set(self.entries()) - self.kept)
+        block = retainable[rank % len(retainable)]
         self.allocator.retain(block)
         self.kept.add(block)
 
-    @rule(block=st.integers(0, NUM_BLOCKS - 1))
-    def release(self, block: int) -> None:
-        if block not in self.kept:
-            fails_unchanged(self.allocator, ValueError, self.allocator.release, block)
-            return
+    @precondition(lambda self: self.kept)
+    @rule(rank=rank)
+    def release(self, rank: int) -> None:
+        block = sorted(self.kept)[rank % len(self.kept)]
         self.allocator.release(block)
         self.kept.remove(block)
+
+    @rule(blocks=some_blocks)
+    def misuse(self, blocks: list[int]) -> None:
+        """Whatever of these calls is not allowed for these blocks has no effect."""
+        if any(blocks.count(block) > self.counts[block] for block in blocks):
+            fails_unchanged(self.allocator, ValueError, self.allocator.free, blocks)
+        if set(blocks) & self.free_blocks():
+            fails_unchanged(self.allocator, ValueError, self.allocator.share, blocks)
+        if self.counts[blocks[0]] == 0 or blocks[0] in self.kept:
+            fails_unchanged(self.allocator, ValueError, self.allocator.retain, blocks[0])
+        if blocks[0] not in self.kept:
+            fails_unchanged(self.allocator, ValueError, self.allocator.release, blocks[0])
 
     @invariant()
     def agrees_with_the_model(self) -> None:
