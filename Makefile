@@ -6,6 +6,11 @@ PIP := .venv/bin/python -m pip --disable-pip-version-check install --quiet -c co
 # Where NVIDIA's tools are, the CUDA kernels of Numba are wanted too.
 GPU_EXTRA := $(shell command -v nvidia-smi >/dev/null 2>&1 && echo '[gpu]')
 
+# Shared by all prompts of the demo: its blocks are computed once.
+SYSTEM := "You are a patient teacher of computer systems. Answer in one or two short sentences, in the language \
+of the question. Use plain words, no lists, and one small example where it helps the reader to see what is meant. \
+If you do not know the answer, say so."
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo bench test lint clean
@@ -14,9 +19,11 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
 
 demo: .venv/installed ## generate text with a small model and show its blocks
-	.venv/bin/minipaged demo
+	@.venv/bin/minipaged generate --show-blocks --num-blocks 64 --max-tokens 48 --system $(SYSTEM) \
+	  "안녕하세요 반갑습니다" "What is a page table?" "Why is the sky blue?" "Name three uses of paper."
+	@echo 'To the tokenizer of SmolLM2, "안녕하세요 반갑습니다" is 27 tokens; the walk-through in the docs counts 6.'
 
-bench: .venv/installed ## measure paging against contiguous allocation
+bench: .venv/installed ## compare with Hugging Face generate, side by side
 	.venv/bin/minipaged bench
 
 test: lint ## lint, then run every test

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 import numpy as np
 import torch
 from llvmlite import ir
+from llvmlite.binding import get_host_cpu_features
 from numba import njit, prange, types
 from numba.core import cgutils
 from numba.extending import intrinsic, overload
@@ -24,6 +25,8 @@ SPLIT = 256  # tokens of context in one decode work item: fixed, so a row's sums
 TILE = 64  # query rows (queries times the heads that share a K and V) in one prefill work item
 STEP = 64  # keys that a prefill tile takes at a time
 LANES = 16  # scores that decode treats at a time
+# What a row of sums takes of the vector registers at a time: AVX-512 has 32 of them, of 64 bytes each.
+VECTOR_BYTES = 256 if get_host_cpu_features().get("avx512f") else 64
 AHEAD = 16  # tokens between the one being read and the one being fetched into the caches
 WORTH_A_THREAD = 200_000  # multiply-adds: waking a thread for fewer costs more than it saves
 
@@ -88,23 +91,26 @@ def _tanh_float32(x):
     return x + x * series if a < np.float32(0.25) else far
 
 
+def _widened(builder, value, kind):
+    """The float that a loaded value stands for."""
+    if kind == types.int16:
+        return builder.fpext(builder.bitcast(value, ir.HalfType()), ir.FloatType())
+    if kind == types.uint16:  # bfloat16 is the upper half of a float32
+        bits = builder.shl(builder.zext(value, ir.IntType(32)), ir.IntType(32)(16))
+        return builder.bitcast(bits, ir.FloatType())
+    return value
+
+
 @intrinsic
 def _at(typing_context, array, index):
     """`array[index]` as a float, 16-bit values widened. No test for a negative index: it would cost the loops
     around it their vector loads."""
-    number = array.dtype if isinstance(array.dtype, types.Float) else types.float32
 
     def codegen(context, builder, signature, arguments):
-        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        value = builder.load(builder.gep(data, [arguments[1]]))
-        if array.dtype == types.int16:
-            return builder.fpext(builder.bitcast(value, ir.HalfType()), ir.FloatType())
-        if array.dtype == types.uint16:  # bfloat16 is the upper half of a float32
-            bits = builder.shl(builder.zext(value, ir.IntType(32)), ir.IntType(32)(16))
-            return builder.bitcast(bits, ir.FloatType())
-        return value
+        data = context.make_array(array)(context, builder, arguments[0]).data
+        return _widened(builder, builder.load(builder.gep(data, [arguments[1]])), array.dtype)
 
-    return number(array, types.intp), codegen
+    return (array.dtype if isinstance(array.dtype, types.Float) else types.float32)(array, types.intp), codegen
 
 
 @intrinsic
@@ -282,3 +288,331 @@ def _mix_split(totals, weights, values, offsets, count, num_kv_heads, head_strid
             _fetch_four(values, offsets[i + AHEAD :], shift, totals.shape[1])
             for head in range(kv_head * group, (kv_head + 1) * group):
                 _add_four(totals[head], weights[head, i : i + 4], values, offsets[i : i + 4], shift)
+
+
+
+
+# ---- prefill ---------------------------------------------------------------------------------------------
+
+
+@intrinsic
+def _add_products(typing_context, out, first, rows, cache, starts, steps, depth):
+    """For u = 0 to 3: out[first + u][:] += sum over k < depth of cache[starts[first + u] + steps[k]] * rows[k][:].
+
+    out and rows have TILE numbers a row. Four rows of sums stay in vector registers while k runs: that no
+    compiler gets out of plain loops, and it makes three times the speed.
+    """
+
+    def codegen(context, builder, signature, arguments):
+        def data(which):
+            return context.make_array(signature.args[which])(context, builder, arguments[which]).data
+
+        index, number = ir.IntType(64), data(0).type.pointee
+        lanes = VECTOR_BYTES // (context.get_abi_sizeof(number))
+        vector, undefined = ir.VectorType(number, lanes), ir.Constant(ir.VectorType(number, lanes), ir.Undefined)
+        everywhere = ir.Constant(ir.VectorType(ir.IntType(32), lanes), None)
+
+        def piece(array, row, lane):  # the address of `lanes` numbers of a row
+            place = builder.add(builder.mul(row, index(TILE)), lane)
+            return builder.bitcast(builder.gep(data(array), [place]), vector.as_pointer())
+
+        out_rows = [builder.add(arguments[1], index(u)) for u in range(4)]
+        places = [builder.gep(data(3), [builder.load(builder.gep(data(4), [row]))]) for row in out_rows]
+        sums = [cgutils.alloca_once(builder, vector) for _ in range(4)]
+        with cgutils.for_range_slice(builder, index(0), index(TILE), index(lanes)) as (lane, _):
+            for row, total in zip(out_rows, sums, strict=True):
+                builder.store(builder.load(piece(0, row, lane), align=4), total)
+            with cgutils.for_range(builder, arguments[6]) as loop:
+                numbers = builder.load(piece(2, loop.index, lane), align=4)
+                step = builder.load(builder.gep(data(5), [loop.index]))
+                for place, total in zip(places, sums, strict=True):
+                    factor = _widened(builder, builder.load(builder.gep(place, [step])), cache.dtype)
+                    factor = builder.insert_element(undefined, factor, ir.IntType(32)(0))
+                    factor = builder.shuffle_vector(factor, undefined, everywhere)
+                    product = builder.fmul(factor, numbers, flags=["contract"])
+                    builder.store(builder.fadd(builder.load(total), product, flags=["contract"]), total)
+            for row, total in zip(out_rows, sums, strict=True):
+                builder.store(builder.load(total), piece(0, row, lane), align=4)
+        return context.get_dummy_value()
+
+    return types.void(out, types.intp, rows, cache, starts, steps, types.intp), codegen
+
+
+@njit(**FAST)
+def _mask_step(scores, first_key, count, positions, window):
+    for i in range(count):
+        line, key = scores[i * TILE : (i + 1) * TILE], first_key + i
+        for j in range(TILE):
+            hidden = key > positions[j] or key <= positions[j] - window
+            line[j] = -np.inf if hidden else line[j]
+
+
+@njit(**FAST)
+def _weigh_step(scores, count, maxima, sums, rescale, highest):
+    """Online softmax: scores become weights against the new maximum; `rescale` is owed by what came before."""
+    for j in range(TILE):
+        highest[j] = maxima[j]
+    for i in range(count):
+        line = scores[i * TILE : (i + 1) * TILE]
+        for j in range(TILE):
+            highest[j] = line[j] if line[j] > highest[j] else highest[j]
+    for j in range(TILE):
+        before, maxima[j] = maxima[j], highest[j]
+        highest[j] = highest[j] if highest[j] > -np.inf else 0  # all hidden so far: exp(-inf - 0) is 0
+        rescale[j] = _exp(before - highest[j])
+        sums[j] *= rescale[j]
+    for i in range(count):
+        line = scores[i * TILE : (i + 1) * TILE]
+        for j in range(TILE):
+            line[j] = _exp(line[j] - highest[j])
+            sums[j] += line[j]
+
+
+@njit(**FAST)
+def _add_seen(totals, weights, values, offsets, count, head_dim):
+    """totals[d][j] += value i, number d, times the weight of key i for row j, where that isn't 0: a hidden value
+    may be NaN, and 0 times NaN is NaN."""
+    for i in range(count):
+        line = weights[i * TILE : (i + 1) * TILE]
+        for d in range(head_dim):
+            factor, total = _at(values, offsets[i] + d), totals[d * TILE : (d + 1) * TILE]
+            for j in range(TILE):
+                total[j] += factor * line[j] if line[j] != 0 else total.dtype.type(0)
+
+
+# ---- both ------------------------------------------------------------------------------------------------
+
+
+@njit(**INNER)
+def _do_split(start, totals, maxima, sums, place, queries, query_strides, keys, key_strides,
+              values, value_strides, table, length, block_size, num_kv_heads, scale, softcap):  # fmt: skip
+    """One query against the tokens from `start` to the end of its split, all heads."""
+    num_heads, head_dim = totals.shape
+    query, scores = np.empty((num_heads, head_dim), totals.dtype), np.empty((num_heads, SPLIT), totals.dtype)
+    offsets, lanes = np.empty(SPLIT + AHEAD + 4, np.int64), np.empty(LANES, totals.dtype)
+    end = min(length, (start // SPLIT + 1) * SPLIT)
+    count = end - start
+    for head in range(num_heads):
+        for d in range(head_dim):
+            query[head, d] = _at(queries, place + head * query_strides[1] + d) * scale
+    _locate(offsets, table, start, end, block_size, key_strides, 0)
+    offsets[count:] = offsets[count - 1]  # the last few dots of four are the last token's again
+    _score_split(scores, query, keys, offsets, count, num_kv_heads, key_strides[2])
+    for head in range(num_heads):
+        maxima[head], sums[head] = _weigh_split(scores[head], count, softcap, lanes)
+    _locate(offsets, table, start, end, block_size, value_strides, 0)
+    offsets[count:] = offsets[count - 1]
+    _mix_split(totals, scores, values, offsets, count, num_kv_heads, value_strides[2])
+
+
+@njit(**INNER)
+def _do_tile(start, out, kv_head, queries, query_strides, keys, key_strides, values, value_strides,
+             table, length, block_size, num_kv_heads, scale, window, softcap):  # fmt: skip
+    """TILE query rows from `start` on against every key that one of them sees; `out` and `place` are the sequence's."""
+    new, num_heads, head_dim = out.shape
+    group, dtype, padded = num_heads // num_kv_heads, out.dtype, (head_dim + 3) // 4 * 4
+    query, totals = np.empty(head_dim * TILE, dtype), np.zeros(padded * TILE, dtype)
+    scores, scratch, rescale = np.empty(STEP * TILE, dtype), np.empty(TILE, dtype), np.empty(TILE, dtype)
+    maxima, sums = np.full(TILE, -np.inf, dtype), np.zeros(TILE, dtype)
+    positions, offsets = np.empty(TILE, np.int64), np.empty(STEP + 4, np.int64)
+    dims = np.minimum(np.arange(padded), head_dim - 1)
+    for j in range(TILE):  # rows past the end repeat the last one, and are not written out
+        flat = min(start + j, new * group - 1)
+        positions[j] = length - new + flat // group
+        place = flat // group * query_strides[0] + (kv_head * group + flat % group) * query_strides[1]
+        for d in range(head_dim):
+            query[d * TILE + j] = _at(queries, place + d) * scale
+    first, last = positions[0], positions[TILE - 1]
+    key, end = max(0, first - window + 1), last + 1
+    while key < end:
+        count = min(STEP, end - key)
+        for edge in (last - window + 1, first + 1):  # between these edges every row sees every key
+            if key < edge:
+                count = min(count, edge - key)
+        _locate(offsets, table, key, key + count, block_size, key_strides, kv_head * key_strides[2])
+        offsets[count : count + 4] = offsets[count - 1]
+        scores[:] = 0
+        for i in range(0, count, 4):
+            _add_products(scores, i, query, keys, offsets, dims, head_dim)
+        if softcap > 0:
+            for x in range(count * TILE):
+                scores[x] = softcap * _tanh(scores[x] / softcap)
+        all_seen = key > last - window and key <= first
+        if not all_seen:
+            _mask_step(scores, key, count, positions, window)
+        _weigh_step(scores, count, maxima, sums, rescale, scratch)
+        for d in range(head_dim):
+            for j in range(TILE):
+                totals[d * TILE + j] *= rescale[j]
+        _locate(offsets, table, key, key + count, block_size, value_strides, kv_head * value_strides[2])
+        if all_seen:
+            for d in range(0, head_dim, 4):
+                _add_products(totals, d, scores, values, dims, offsets, count)
+        else:
+            _add_seen(totals, scores, values, offsets, count, head_dim)
+        key += count
+    for j in range(min(TILE, new * group - start)):
+        line = out[(start + j) // group, kv_head * group + (start + j) % group]
+        for d in range(head_dim):
+            line[d] = totals[d * TILE + j] / sums[j] if positions[j] >= 0 else 0
+
+
+@njit(**ENTRY)
+def _work(items, begin, end, out, totals, maxima, sums, query_starts, queries, query_strides, keys, key_strides,
+          values, value_strides, tables, lengths, block_size, num_kv_heads, scale, window, softcap):  # fmt: skip
+    """Do items begin to end: a split leaves its part in totals, maxima and sums; a tile fills its rows of out."""
+    for item in range(begin, end):
+        row, kv_head, start = items[item, 0], items[item, 1], items[item, 2]
+        table, length, token = tables[row], np.int64(lengths[row]), np.int64(query_starts[row])
+        if kv_head < 0:
+            _do_split(start, totals[item], maxima[item], sums[item], token * query_strides[0], queries, query_strides,
+                      keys, key_strides, values, value_strides, table, length, block_size, num_kv_heads,
+                      scale, softcap)  # fmt: skip
+        else:
+            _do_tile(start, out[token : query_starts[row + 1]], kv_head, queries[token * query_strides[0] :], query_strides,
+                     keys, key_strides, values, value_strides, table, length, block_size, num_kv_heads,
+                     scale, window, softcap)  # fmt: skip
+
+
+@njit(**ENTRY)
+def _merge(out, totals, maxima, sums, query_starts, first_split):
+    """The splits of each row, each with its own maximum, become one softmax; no split gives zeros."""
+    for row in range(first_split.size - 1):
+        if query_starts[row + 1] - query_starts[row] != 1:
+            continue
+        first, last = first_split[row], first_split[row + 1]
+        for head in range(out.shape[1]):
+            line = out[query_starts[row], head]
+            line[:] = 0
+            highest = line.dtype.type(-np.inf)
+            for item in range(first, last):
+                highest = max(highest, maxima[item, head])
+            whole = line.dtype.type(0)
+            for item in range(first, last):
+                share = _exp(maxima[item, head] - highest)
+                whole += share * sums[item, head]
+                for d in range(line.size):
+                    line[d] += share * totals[item, head, d]
+            for d in range(line.size if last > first else 0):
+                line[d] /= whole
+
+
+@njit(parallel=True, **ENTRY)
+def _work_in_threads(items, shares, out, totals, maxima, sums, query_starts, queries, query_strides, keys, key_strides,
+                     values, value_strides, tables, lengths, block_size, num_kv_heads, scale, window, softcap):  # fmt: skip
+    for worker in prange(shares.size - 1):
+        _work(items, shares[worker], shares[worker + 1], out, totals, maxima, sums, query_starts, queries,
+              query_strides, keys, key_strides, values, value_strides, tables, lengths, block_size, num_kv_heads,
+              scale, window, softcap)  # fmt: skip
+
+
+# ---- public functions ------------------------------------------------------------------------------------
+
+
+def decode_attention(
+    queries: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    block_tables: Tensor,
+    context_lengths: Tensor,
+    *,
+    scale: float,
+    window: int | None = None,
+    softcap: float | None = None,
+) -> Tensor:
+    """One query per sequence against its cached keys and values (paper, section 4.1, equation 4).
+
+    queries: [batch, num_heads, head_dim]. key_cache and value_cache: [num_blocks, block_size, num_kv_heads,
+    head_dim], any strides but 1 in the last dimension. block_tables: int32 [batch, max_blocks].
+    context_lengths: int32 [batch], tokens in the cache, the query's own among them. Returns [batch, num_heads,
+    head_dim] in the dtype of queries; float16 and bfloat16 are summed in float32. A row's result has the same
+    bits in any batch, in any blocks, on any number of threads.
+
+    Raises ValueError where a shape, dtype, stride, length or block id is not as said, before reading any.
+    """
+    query_starts = torch.arange(queries.shape[0] + 1, dtype=torch.int32)
+    rows = (block_tables, context_lengths, query_starts)
+    return _attend(queries, key_cache, value_cache, *rows, scale, window, softcap)
+
+
+def prefill_attention(
+    queries: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    block_tables: Tensor,
+    context_lengths: Tensor,
+    query_starts: Tensor,
+    *,
+    scale: float,
+    window: int | None = None,
+    softcap: float | None = None,
+    max_query_length: int | None = None,
+) -> Tensor:
+    """Causal attention of each sequence's last tokens, whose keys and values are in the cache already.
+
+    queries: [total_tokens, num_heads, head_dim], sequence after sequence; rows query_starts[s] to
+    query_starts[s + 1] belong to sequence s and are its last tokens. query_starts: int32 [batch + 1].
+    max_query_length sizes a GPU's grid and is not needed here. The rest, the result and the errors are as in
+    `decode_attention`, and a sequence with one query gets the very bits that `decode_attention` gives it.
+    """
+    rows = (block_tables, context_lengths, query_starts)
+    return _attend(queries, key_cache, value_cache, *rows, scale, window, softcap)
+
+
+def _attend(
+    queries: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    block_tables: Tensor,
+    context_lengths: Tensor,
+    query_starts: Tensor,
+    scale: float,
+    window: int | None,
+    softcap: float | None,
+) -> Tensor:
+    compute = _COMPUTE.get(queries.dtype, queries.dtype)
+    number = np.float32 if compute == torch.float32 else np.float64
+    num_blocks, block_size, num_kv_heads, head_dim = key_cache.shape
+    num_tokens, num_heads = queries.shape[:2]
+    tables, lengths = block_tables.contiguous().numpy(), context_lengths.contiguous().numpy()
+    starts = query_starts.contiguous().numpy()
+    row, column = _first_fault(tables, lengths, starts, num_tokens, block_size, num_blocks)
+    if row >= 0:
+        _raise_fault(row, column, block_tables, context_lengths, query_starts, key_cache.shape)
+    reach = 2**62 if window is None else window
+    items, first_split = _plan(lengths, starts, num_heads, num_kv_heads, reach)
+    shares = _share(items, torch.get_num_threads(), WORTH_A_THREAD // (2 * head_dim))
+    out = torch.empty(queries.shape, dtype=compute)
+    result, splits = out.numpy(), int(first_split[-1])
+    parts = (np.empty((splits, num_heads, head_dim), number), np.empty((splits, num_heads), number), np.empty((splits, num_heads), number))
+    rest = (result, *parts, starts, *_flat(queries.to(compute)), *_flat(key_cache), *_flat(value_cache), tables, lengths, block_size, num_kv_heads, number(scale), reach, number(softcap or 0))
+    if shares.size > 2:
+        with _launch_lock:
+            _work_in_threads(items, shares, *rest)
+    else:
+        _work(items, 0, items.shape[0], *rest)
+    _merge(result, *parts, starts, first_split)
+    return out.to(queries.dtype)
+
+
+def _flat(tensor: Tensor) -> tuple[Any, tuple[int, ...]]:
+    """The memory from a view's first element to its last as a 1-D array, and the view's strides."""
+    strides = tensor.stride()
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, strides, strict=True))
+    flat = tensor.as_strided((last + 1 if tensor.numel() else 0,), (1,))
+    bits = _BITS.get(tensor.dtype)
+    return (flat if bits is None else flat.view(bits)).numpy(), strides[:-1]
+
+
+def _raise_fault(
+    row: int, column: int, tables: Tensor, lengths: Tensor, query_starts: Tensor, cache: torch.Size
+) -> NoReturn:
+    if column == -2:
+        raise ValueError(
+            f"query_starts is {query_starts.tolist()}: it must begin at 0, never fall and end at the number of queries"
+        )
+    if column == -1:
+        room = tables.shape[1] * cache[1]
+        raise ValueError(f"context_lengths[{row}] is {int(lengths[row])}, allowed 0 to {room}, what its table holds")
+    block = int(tables[row, column])
+    raise ValueError(f"block_tables[{row}, {column}] is {block}, allowed 0 to {cache[0] - 1}: it's inside the length")

