@@ -129,7 +129,7 @@ def _prefetch(typing_context, array, index):
     return types.void(array, types.intp), codegen
 
 
-# ---- the plan: what is to be done, in items of bounded size ------------------------------------------------
+# ---- the plan: work items of bounded size, shared out among threads -----------------------------------------
 
 
 @njit(**ENTRY)
@@ -150,31 +150,39 @@ def _first_fault(tables, lengths, query_starts, num_queries, block_size, num_blo
 
 @njit(**ENTRY)
 def _plan(lengths, query_starts, num_heads, num_kv_heads, window):
-    """Work items (sequence, kv_head, first, cost), the splits (kv_head -1) before the tiles; and the first
-    split of each sequence. A sequence with one query is split over its tokens, any other tiled over queries."""
-    group = num_heads // num_kv_heads
-    most = 0
+    """Work items, and where each sequence's splits start among them.
+
+    Columns: sequence, its length, its first query, how many it has, head of K and V, first token or query row,
+    cost. A sequence with one query is split over its tokens, for all heads (head -1); any other is tiled over
+    the query rows of each head of K and V. All splits come first.
+    """
+    group, most = num_heads // num_kv_heads, 0
     for row in range(lengths.size):
-        new = query_starts[row + 1] - query_starts[row]
-        most += lengths[row] // SPLIT + 1 + (new * group // TILE + 1) * num_kv_heads
-    items, first_split = np.empty((most, 4), np.int64), np.empty(lengths.size + 1, np.int64)
-    count = 0
+        rows = (query_starts[row + 1] - query_starts[row]) * group
+        most += lengths[row] // SPLIT + 1 + (rows // TILE + 1) * num_kv_heads
+    items, first_split, count = np.empty((most, 7), np.int64), np.empty(lengths.size + 1, np.int64), 0
     for row in range(lengths.size):
         first_split[row] = count
-        end = np.int64(lengths[row])
-        token = max(0, end - window) if query_starts[row + 1] - query_starts[row] == 1 else end
+        end = np.int64(lengths[row] if query_starts[row + 1] - query_starts[row] == 1 else 0)
+        token = max(0, end - window)
         while token < end:
-            next_token = min(end, (token // SPLIT + 1) * SPLIT)
-            items[count] = row, -1, token, (next_token - token) * num_heads
-            token, count = next_token, count + 1
+            until = min(end, (token // SPLIT + 1) * SPLIT)
+            items[count, 0], items[count, 4], items[count, 5] = row, -1, token
+            items[count, 6] = (until - token) * num_heads
+            token, count = until, count + 1
     first_split[lengths.size] = count
     for row in range(lengths.size):
         new = np.int64(query_starts[row + 1] - query_starts[row])
         for kv_head in range(num_kv_heads if new > 1 else 0):
             for first in range(0, new * group, TILE):
-                keys = lengths[row] - new + min(new, (first + TILE) // group)
-                items[count] = row, kv_head, first, max(0, min(keys, window + TILE // group)) * TILE
+                reach = min(lengths[row] - new + (first + TILE) // group, lengths[row])
+                items[count, 0], items[count, 4], items[count, 5] = row, kv_head, first
+                items[count, 6] = max(0, min(reach, window + TILE // group)) * TILE
                 count += 1
+    for item in range(count):
+        row = items[item, 0]
+        items[item, 1], items[item, 2] = lengths[row], query_starts[row]
+        items[item, 3] = query_starts[row + 1] - query_starts[row]
     return items[:count], first_split
 
 
@@ -183,7 +191,7 @@ def _share(items, threads, smallest):
     """The first item of each worker, and the end: consecutive items of about equal total cost."""
     total = 0
     for item in range(items.shape[0]):
-        total += items[item, 3]
+        total += items[item, 6]
     workers = max(1, min(threads, total // smallest))
     starts = np.full(workers + 1, items.shape[0])
     done, worker = 0, 0
@@ -191,20 +199,22 @@ def _share(items, threads, smallest):
         while worker < workers and done * workers >= total * worker:
             starts[worker] = item
             worker += 1
-        done += items[item, 3]
+        done += items[item, 6]
     return starts
 
 
 @njit(**FAST)
-def _locate(offsets, table, first, last, block_size, strides, shift):
-    """offsets[i] = where token first + i starts in the flat cache, by the block table."""
+def _locate(offsets, table, first, last, block_size, block_stride, token_stride, shift):
+    """offsets[i] = where token first + i starts in the flat cache; four more repeat the last one."""
     token = first
     while token < last:
         inside = token % block_size
-        start = table[token // block_size] * strides[0] + inside * strides[1] + shift
+        start = table[token // block_size] * block_stride + inside * token_stride + shift
         for i in range(min(block_size - inside, last - token)):
-            offsets[token - first + i] = start + i * strides[1]
+            offsets[token - first + i] = start + i * token_stride
         token += block_size - inside
+    for i in range(last - first, offsets.size):
+        offsets[i] = offsets[last - first - 1]
 
 
 # ---- decode ----------------------------------------------------------------------------------------------
@@ -260,8 +270,10 @@ def _weigh_split(line, count, softcap, lanes):
     if softcap > 0:
         for i in range(count):
             line[i] = softcap * _tanh(line[i] / softcap)
-    line[count:end] = -np.inf
-    lanes[:] = -np.inf
+    for i in range(count, end):
+        line[i] = -np.inf
+    for j in range(LANES):
+        lanes[j] = -np.inf
     for i in range(0, end, LANES):  # LANES maxima side by side: one alone wouldn't be vectorised
         for j in range(LANES):
             lanes[j] = line[i + j] if line[i + j] > lanes[j] else lanes[j]
@@ -281,7 +293,6 @@ def _weigh_split(line, count, softcap, lanes):
 def _mix_split(totals, weights, values, offsets, count, num_kv_heads, head_stride):
     """totals[h] = the weighted sum of the values."""
     group = totals.shape[0] // num_kv_heads
-    totals[:] = 0
     for i in range(0, count, 4):
         for kv_head in range(num_kv_heads):
             shift = kv_head * head_stride
@@ -384,126 +395,121 @@ def _add_seen(totals, weights, values, offsets, count, head_dim):
 
 
 @njit(**INNER)
-def _do_split(start, totals, maxima, sums, place, queries, query_strides, keys, key_strides,
-              values, value_strides, table, length, block_size, num_kv_heads, scale, softcap):  # fmt: skip
-    """One query against the tokens from `start` to the end of its split, all heads."""
-    num_heads, head_dim = totals.shape
-    query, scores = np.empty((num_heads, head_dim), totals.dtype), np.empty((num_heads, SPLIT), totals.dtype)
-    offsets, lanes = np.empty(SPLIT + AHEAD + 4, np.int64), np.empty(LANES, totals.dtype)
+def _do_split(parts, length, first_query, start, queries, keys, values, table, layout, scale, softcap):
+    """One query against the tokens from `start` to the end of its split, all heads.
+
+    parts[h]: the weighted sum of the values, then the largest score, then the sum of the weights.
+    """
+    block_size, num_kv_heads, _, q_token, q_head, k_block, k_token, k_head, v_block, v_token, v_head = layout
+    num_heads, head_dim, number = parts.shape[0], parts.shape[1] - 2, parts.dtype
+    query, scores = np.empty((num_heads, head_dim), number), np.empty((num_heads, SPLIT), number)
+    offsets, lanes = np.empty(SPLIT + AHEAD + 4, np.int64), np.empty(LANES, number)
     end = min(length, (start // SPLIT + 1) * SPLIT)
     count = end - start
     for head in range(num_heads):
         for d in range(head_dim):
-            query[head, d] = _at(queries, place + head * query_strides[1] + d) * scale
-    _locate(offsets, table, start, end, block_size, key_strides, 0)
-    offsets[count:] = offsets[count - 1]  # the last few dots of four are the last token's again
-    _score_split(scores, query, keys, offsets, count, num_kv_heads, key_strides[2])
+            query[head, d] = _at(queries, first_query * q_token + head * q_head + d) * scale
+            parts[head, d] = 0
+    _locate(offsets, table, start, end, block_size, k_block, k_token, 0)
+    _score_split(scores, query, keys, offsets, count, num_kv_heads, k_head)
     for head in range(num_heads):
-        maxima[head], sums[head] = _weigh_split(scores[head], count, softcap, lanes)
-    _locate(offsets, table, start, end, block_size, value_strides, 0)
-    offsets[count:] = offsets[count - 1]
-    _mix_split(totals, scores, values, offsets, count, num_kv_heads, value_strides[2])
+        parts[head, head_dim], parts[head, head_dim + 1] = _weigh_split(scores[head], count, softcap, lanes)
+    _locate(offsets, table, start, end, block_size, v_block, v_token, 0)
+    _mix_split(parts[:, :head_dim], scores, values, offsets, count, num_kv_heads, v_head)
 
 
 @njit(**INNER)
-def _do_tile(start, out, kv_head, queries, query_strides, keys, key_strides, values, value_strides,
-             table, length, block_size, num_kv_heads, scale, window, softcap):  # fmt: skip
-    """TILE query rows from `start` on against every key that one of them sees; `out` and `place` are the sequence's."""
-    new, num_heads, head_dim = out.shape
-    group, dtype, padded = num_heads // num_kv_heads, out.dtype, (head_dim + 3) // 4 * 4
-    query, totals = np.empty(head_dim * TILE, dtype), np.zeros(padded * TILE, dtype)
-    scores, scratch, rescale = np.empty(STEP * TILE, dtype), np.empty(TILE, dtype), np.empty(TILE, dtype)
-    maxima, sums = np.full(TILE, -np.inf, dtype), np.zeros(TILE, dtype)
-    positions, offsets = np.empty(TILE, np.int64), np.empty(STEP + 4, np.int64)
-    dims = np.minimum(np.arange(padded), head_dim - 1)
+def _do_tile(out, length, first_query, new, kv_head, start, queries, keys, values, table, layout, scale, softcap):
+    """TILE query rows from `start` on against every key that one of them sees, in steps that rescale the last."""
+    block_size, num_kv_heads, window, q_token, q_head, k_block, k_token, k_head, v_block, v_token, v_head = layout
+    group, head_dim, number = out.shape[1] // num_kv_heads, out.shape[2], out.dtype
+    padded = (head_dim + 3) // 4 * 4
+    query, totals, scores = np.empty(head_dim * TILE, number), np.empty(padded * TILE, number), np.empty(STEP * TILE, number)
+    maxima, sums, rescale, highest = np.empty(TILE, number), np.empty(TILE, number), np.empty(TILE, number), np.empty(TILE, number)
+    positions, offsets, dims = np.empty(TILE, np.int64), np.empty(STEP + 4, np.int64), np.empty(padded, np.int64)
     for j in range(TILE):  # rows past the end repeat the last one, and are not written out
-        flat = min(start + j, new * group - 1)
-        positions[j] = length - new + flat // group
-        place = flat // group * query_strides[0] + (kv_head * group + flat % group) * query_strides[1]
+        row = min(start + j, new * group - 1)
+        positions[j], maxima[j], sums[j] = length - new + row // group, -np.inf, 0
+        place = (first_query + row // group) * q_token + (kv_head * group + row % group) * q_head
         for d in range(head_dim):
             query[d * TILE + j] = _at(queries, place + d) * scale
+    for d in range(padded):
+        dims[d] = min(d, head_dim - 1)
+        for j in range(TILE):
+            totals[d * TILE + j] = 0
     first, last = positions[0], positions[TILE - 1]
-    key, end = max(0, first - window + 1), last + 1
-    while key < end:
-        count = min(STEP, end - key)
-        for edge in (last - window + 1, first + 1):  # between these edges every row sees every key
-            if key < edge:
-                count = min(count, edge - key)
-        _locate(offsets, table, key, key + count, block_size, key_strides, kv_head * key_strides[2])
-        offsets[count : count + 4] = offsets[count - 1]
-        scores[:] = 0
+    key = max(0, first - window + 1)
+    while key <= last:
+        until = min(key + STEP, last + 1)
+        if key <= last - window:
+            until = min(until, last - window + 1)
+        elif key <= first:
+            until = min(until, first + 1)
+        count, all_seen = until - key, key > last - window and until <= first + 1
+        _locate(offsets, table, key, until, block_size, k_block, k_token, kv_head * k_head)
+        for x in range(STEP * TILE):
+            scores[x] = 0
         for i in range(0, count, 4):
             _add_products(scores, i, query, keys, offsets, dims, head_dim)
         if softcap > 0:
             for x in range(count * TILE):
                 scores[x] = softcap * _tanh(scores[x] / softcap)
-        all_seen = key > last - window and key <= first
         if not all_seen:
             _mask_step(scores, key, count, positions, window)
-        _weigh_step(scores, count, maxima, sums, rescale, scratch)
+        _weigh_step(scores, count, maxima, sums, rescale, highest)
         for d in range(head_dim):
             for j in range(TILE):
                 totals[d * TILE + j] *= rescale[j]
-        _locate(offsets, table, key, key + count, block_size, value_strides, kv_head * value_strides[2])
+        _locate(offsets, table, key, until, block_size, v_block, v_token, kv_head * v_head)
         if all_seen:
             for d in range(0, head_dim, 4):
                 _add_products(totals, d, scores, values, dims, offsets, count)
         else:
             _add_seen(totals, scores, values, offsets, count, head_dim)
-        key += count
+        key = until
     for j in range(min(TILE, new * group - start)):
-        line = out[(start + j) // group, kv_head * group + (start + j) % group]
+        row = start + j
+        line = out[first_query + row // group, kv_head * group + row % group]
         for d in range(head_dim):
             line[d] = totals[d * TILE + j] / sums[j] if positions[j] >= 0 else 0
 
 
 @njit(**ENTRY)
-def _work(items, begin, end, out, totals, maxima, sums, query_starts, queries, query_strides, keys, key_strides,
-          values, value_strides, tables, lengths, block_size, num_kv_heads, scale, window, softcap):  # fmt: skip
-    """Do items begin to end: a split leaves its part in totals, maxima and sums; a tile fills its rows of out."""
+def _work(items, begin, end, out, parts, queries, keys, values, tables, layout, scale, softcap):
+    """Do items begin to end: a split fills its row of parts, a tile its rows of out."""
     for item in range(begin, end):
-        row, kv_head, start = items[item, 0], items[item, 1], items[item, 2]
-        table, length, token = tables[row], np.int64(lengths[row]), np.int64(query_starts[row])
+        row, length, first_query, new, kv_head, start, _ = items[item]
         if kv_head < 0:
-            _do_split(start, totals[item], maxima[item], sums[item], token * query_strides[0], queries, query_strides,
-                      keys, key_strides, values, value_strides, table, length, block_size, num_kv_heads,
-                      scale, softcap)  # fmt: skip
+            _do_split(parts[item], length, first_query, start, queries, keys, values, tables[row], layout, scale, softcap)
         else:
-            _do_tile(start, out[token : query_starts[row + 1]], kv_head, queries[token * query_strides[0] :], query_strides,
-                     keys, key_strides, values, value_strides, table, length, block_size, num_kv_heads,
-                     scale, window, softcap)  # fmt: skip
-
-
-@njit(**ENTRY)
-def _merge(out, totals, maxima, sums, query_starts, first_split):
-    """The splits of each row, each with its own maximum, become one softmax; no split gives zeros."""
-    for row in range(first_split.size - 1):
-        if query_starts[row + 1] - query_starts[row] != 1:
-            continue
-        first, last = first_split[row], first_split[row + 1]
-        for head in range(out.shape[1]):
-            line = out[query_starts[row], head]
-            line[:] = 0
-            highest = line.dtype.type(-np.inf)
-            for item in range(first, last):
-                highest = max(highest, maxima[item, head])
-            whole = line.dtype.type(0)
-            for item in range(first, last):
-                share = _exp(maxima[item, head] - highest)
-                whole += share * sums[item, head]
-                for d in range(line.size):
-                    line[d] += share * totals[item, head, d]
-            for d in range(line.size if last > first else 0):
-                line[d] /= whole
+            _do_tile(out, length, first_query, new, kv_head, start, queries, keys, values, tables[row], layout, scale, softcap)
 
 
 @njit(parallel=True, **ENTRY)
-def _work_in_threads(items, shares, out, totals, maxima, sums, query_starts, queries, query_strides, keys, key_strides,
-                     values, value_strides, tables, lengths, block_size, num_kv_heads, scale, window, softcap):  # fmt: skip
+def _work_in_threads(items, shares, out, parts, queries, keys, values, tables, layout, scale, softcap):
     for worker in prange(shares.size - 1):
-        _work(items, shares[worker], shares[worker + 1], out, totals, maxima, sums, query_starts, queries,
-              query_strides, keys, key_strides, values, value_strides, tables, lengths, block_size, num_kv_heads,
-              scale, window, softcap)  # fmt: skip
+        _work(items, shares[worker], shares[worker + 1], out, parts, queries, keys, values, tables, layout, scale, softcap)
+
+
+@njit(**ENTRY)
+def _merge(out, parts, query_starts, first_split):
+    """The splits of each row, each with its own maximum, become one softmax; no split gives zeros."""
+    head_dim = out.shape[2]
+    for row in range(first_split.size - 1):
+        first, last = first_split[row], first_split[row + 1]
+        for head in range(out.shape[1] if query_starts[row + 1] - query_starts[row] == 1 else 0):
+            line, highest, whole = out[query_starts[row], head], out.dtype.type(-np.inf), out.dtype.type(0)
+            for d in range(head_dim):
+                line[d] = 0
+            for item in range(first, last):
+                highest = max(highest, parts[item, head, head_dim])
+            for item in range(first, last):
+                share = _exp(parts[item, head, head_dim] - highest)
+                whole += share * parts[item, head, head_dim + 1]
+                for d in range(head_dim):
+                    line[d] += share * parts[item, head, d]
+            for d in range(head_dim if last > first else 0):
+                line[d] /= whole
 
 
 # ---- public functions ------------------------------------------------------------------------------------
@@ -572,8 +578,8 @@ def _attend(
 ) -> Tensor:
     compute = _COMPUTE.get(queries.dtype, queries.dtype)
     number = np.float32 if compute == torch.float32 else np.float64
-    num_blocks, block_size, num_kv_heads, head_dim = key_cache.shape
-    num_tokens, num_heads = queries.shape[:2]
+    num_tokens, num_heads, head_dim = queries.shape
+    num_blocks, block_size, num_kv_heads, _ = key_cache.shape
     tables, lengths = block_tables.contiguous().numpy(), context_lengths.contiguous().numpy()
     starts = query_starts.contiguous().numpy()
     row, column = _first_fault(tables, lengths, starts, num_tokens, block_size, num_blocks)
@@ -582,16 +588,17 @@ def _attend(
     reach = 2**62 if window is None else window
     items, first_split = _plan(lengths, starts, num_heads, num_kv_heads, reach)
     shares = _share(items, torch.get_num_threads(), WORTH_A_THREAD // (2 * head_dim))
+    (q, q_strides), (k, k_strides), (v, v_strides) = _flat(queries.to(compute)), _flat(key_cache), _flat(value_cache)
+    layout = (block_size, num_kv_heads, reach, *q_strides, *k_strides, *v_strides)
     out = torch.empty(queries.shape, dtype=compute)
-    result, splits = out.numpy(), int(first_split[-1])
-    parts = (np.empty((splits, num_heads, head_dim), number), np.empty((splits, num_heads), number), np.empty((splits, num_heads), number))
-    rest = (result, *parts, starts, *_flat(queries.to(compute)), *_flat(key_cache), *_flat(value_cache), tables, lengths, block_size, num_kv_heads, number(scale), reach, number(softcap or 0))
+    result, parts = out.numpy(), np.empty((int(first_split[-1]), num_heads, head_dim + 2), number)
+    rest = (result, parts, q, k, v, tables, layout, number(scale), number(softcap or 0))
     if shares.size > 2:
         with _launch_lock:
             _work_in_threads(items, shares, *rest)
     else:
         _work(items, 0, items.shape[0], *rest)
-    _merge(result, *parts, starts, first_split)
+    _merge(result, parts, starts, first_split)
     return out.to(queries.dtype)
 
 

@@ -1,0 +1,83 @@
+"""The command line: each mistake is one line on standard error and exit code 2."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from minipaged.cli import main
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([""], "prompt is empty"),
+        (["x" * 300], "prompt has 300 tokens, at most 255 are allowed"),
+        (["x" * 100, "--num-blocks", "6"], "can never fit the pool: 6 blocks of 16 hold 96"),
+        (["hi", "--max-tokens", "0"], "max_tokens must be"),
+        (["hi", "--max-tokens", "-4"], "max_tokens must be"),
+        (["hi", "--top-p", "0"], "top_p must be"),
+        (["hi", "--top-p", "1.5"], "top_p must be"),
+        (["hi", "--top-p", "nan"], "top_p must be"),
+        (["hi", "--temperature", "-1"], "temperature must be"),
+        (["hi", "--top-k", "-2"], "top_k must be"),
+        (["hi", "--attention-backend", "flash"], "attention_backend must be one of"),
+        (["hi", "--kv-cache-memory", "512 bananas"], "kv_cache_memory must be"),
+        (["hi", "--num-blocks", "0"], "num_blocks must be a positive integer, got 0"),
+        (["hi", "--block-size", "0"], "block_size must be a positive integer, got 0"),
+        (["hi", "--dtype", "int8"], "dtype must be one of"),
+        (["hi", "--device", "tpu"], "device must be"),
+        (["hi", "--max-model-len", "100000"], "max_model_len=100000 is beyond the model's own limit of 256"),
+        (["hi", "--stop", ""], "stop must"),
+    ],
+)
+def test_mistakes(
+    arguments: list[str], message: str, tiny_chat_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["generate", "--model", str(tiny_chat_model), *arguments]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("minipaged: error: ") and message in error
+    assert error.count("\n") == 1
+
+
+def test_models_that_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for model in ("no-such-model-anywhere", str(tmp_path), str(tmp_path / "absent")):
+        assert main(["generate", "hi", "--model", model]) == 2
+        error = capsys.readouterr().err
+        assert error.startswith("minipaged: error: ") and error.count("\n") == 1
+
+
+def test_triton_without_gpu_or_interpreter(
+    tiny_chat_model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "0")
+    arguments = ["generate", "hi", "--model", str(tiny_chat_model), "--attention-backend", "triton"]
+    assert main([*arguments, "--device", "cpu"]) == 2
+    assert "TRITON_INTERPRET=1" in capsys.readouterr().err
+
+
+def test_generate_draws_what_the_tables_hold(
+    tiny_chat_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--block-size", "8", "--num-blocks", "20", "--max-tokens", "4", "--dtype", "float64"]
+    prompts = ["a question", "another one"]
+    assert main(["generate", "--model", str(tiny_chat_model), "--show-blocks", *arguments,
+                 "--system", "Be brief, be kind.", *prompts]) == 0  # fmt: skip
+    out = capsys.readouterr().out
+    # "[system]Be brief, be kind.[user]" is 32 bytes: four blocks of 8 that both name.
+    assert "0×2" in out and "3×2" in out and "4×2" not in out
+    assert "4, which saved 4 blocks" in out
+    assert "32 of them found in the cache" in out
+    assert "would have wasted" in out
+
+
+def test_chat_streams_and_reuses_the_conversation(
+    tiny_chat_model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = iter(["hello there", "and again", "/exit"])
+    monkeypatch.setattr("builtins.input", lambda *_: next(said))
+    assert main(["chat", "--model", str(tiny_chat_model), "--block-size", "4", "--max-tokens", "5"]) == 0
+    out = capsys.readouterr().out
+    assert "0 of 28 prompt tokens came from the cache" in out
+    assert "28 of" in out  # the first turn's prompt, 28 bytes, is seven whole blocks
