@@ -7,11 +7,10 @@ Twin: reference/attention.py; kernels/attention_cpu.py is the same for the CPU.
 from __future__ import annotations
 
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
 
 from .block_table import require_launch
+from .optional_triton import tl, triton
 
 # Tokens of context that one decode program reads. A constant, so that the way a row is split depends on its
 # own length only, and its result never on the other rows of the batch.

@@ -110,7 +110,9 @@ def _at(typing_context, array, index):
         data = context.make_array(array)(context, builder, arguments[0]).data
         return _widened(builder, builder.load(builder.gep(data, [arguments[1]])), array.dtype)
 
-    return (array.dtype if isinstance(array.dtype, types.Float) else types.float32)(array, types.intp), codegen
+    return (array.dtype if isinstance(array.dtype, types.Float) else types.float32)(
+        array, types.intp
+    ), codegen
 
 
 @intrinsic
@@ -290,17 +292,17 @@ def _weigh_split(line, count, softcap, lanes):
 
 
 @njit(**FAST)
-def _mix_split(totals, weights, values, offsets, count, num_kv_heads, head_stride):
-    """totals[h] = the weighted sum of the values."""
-    group = totals.shape[0] // num_kv_heads
+def _mix_split(parts, weights, values, offsets, count, num_kv_heads, head_stride):
+    """parts[h] += the weighted sum of the values; the last two numbers of a part are not for values."""
+    num_heads, head_dim = parts.shape[0], parts.shape[1] - 2
+    group = num_heads // num_kv_heads
     for i in range(0, count, 4):
         for kv_head in range(num_kv_heads):
             shift = kv_head * head_stride
-            _fetch_four(values, offsets[i + AHEAD :], shift, totals.shape[1])
+            _fetch_four(values, offsets[i + AHEAD :], shift, head_dim)
             for head in range(kv_head * group, (kv_head + 1) * group):
-                _add_four(totals[head], weights[head, i : i + 4], values, offsets[i : i + 4], shift)
-
-
+                total = parts[head][:head_dim]
+                _add_four(total, weights[head, i : i + 4], values, offsets[i : i + 4], shift)
 
 
 # ---- prefill ---------------------------------------------------------------------------------------------
@@ -320,7 +322,10 @@ def _add_products(typing_context, out, first, rows, cache, starts, steps, depth)
 
         index, number = ir.IntType(64), data(0).type.pointee
         lanes = VECTOR_BYTES // (context.get_abi_sizeof(number))
-        vector, undefined = ir.VectorType(number, lanes), ir.Constant(ir.VectorType(number, lanes), ir.Undefined)
+        vector, undefined = (
+            ir.VectorType(number, lanes),
+            ir.Constant(ir.VectorType(number, lanes), ir.Undefined),
+        )
         everywhere = ir.Constant(ir.VectorType(ir.IntType(32), lanes), None)
 
         def piece(array, row, lane):  # the address of `lanes` numbers of a row
@@ -415,18 +420,35 @@ def _do_split(parts, length, first_query, start, queries, keys, values, table, l
     for head in range(num_heads):
         parts[head, head_dim], parts[head, head_dim + 1] = _weigh_split(scores[head], count, softcap, lanes)
     _locate(offsets, table, start, end, block_size, v_block, v_token, 0)
-    _mix_split(parts[:, :head_dim], scores, values, offsets, count, num_kv_heads, v_head)
+    _mix_split(parts, scores, values, offsets, count, num_kv_heads, v_head)
 
 
 @njit(**INNER)
-def _do_tile(out, length, first_query, new, kv_head, start, queries, keys, values, table, layout, scale, softcap):
+def _do_tile(
+    out, length, first_query, new, kv_head, start, queries, keys, values, table, layout, scale, softcap
+):
     """TILE query rows from `start` on against every key that one of them sees, in steps that rescale the last."""
-    block_size, num_kv_heads, window, q_token, q_head, k_block, k_token, k_head, v_block, v_token, v_head = layout
+    block_size, num_kv_heads, window, q_token, q_head, k_block, k_token, k_head, v_block, v_token, v_head = (
+        layout
+    )
     group, head_dim, number = out.shape[1] // num_kv_heads, out.shape[2], out.dtype
     padded = (head_dim + 3) // 4 * 4
-    query, totals, scores = np.empty(head_dim * TILE, number), np.empty(padded * TILE, number), np.empty(STEP * TILE, number)
-    maxima, sums, rescale, highest = np.empty(TILE, number), np.empty(TILE, number), np.empty(TILE, number), np.empty(TILE, number)
-    positions, offsets, dims = np.empty(TILE, np.int64), np.empty(STEP + 4, np.int64), np.empty(padded, np.int64)
+    query, totals, scores = (
+        np.empty(head_dim * TILE, number),
+        np.empty(padded * TILE, number),
+        np.empty(STEP * TILE, number),
+    )
+    maxima, sums, rescale, highest = (
+        np.empty(TILE, number),
+        np.empty(TILE, number),
+        np.empty(TILE, number),
+        np.empty(TILE, number),
+    )
+    positions, offsets, dims = (
+        np.empty(TILE, np.int64),
+        np.empty(STEP + 4, np.int64),
+        np.empty(padded, np.int64),
+    )
     for j in range(TILE):  # rows past the end repeat the last one, and are not written out
         row = min(start + j, new * group - 1)
         positions[j], maxima[j], sums[j] = length - new + row // group, -np.inf, 0
@@ -480,15 +502,54 @@ def _work(items, begin, end, out, parts, queries, keys, values, tables, layout, 
     for item in range(begin, end):
         row, length, first_query, new, kv_head, start, _ = items[item]
         if kv_head < 0:
-            _do_split(parts[item], length, first_query, start, queries, keys, values, tables[row], layout, scale, softcap)
+            _do_split(
+                parts[item],
+                length,
+                first_query,
+                start,
+                queries,
+                keys,
+                values,
+                tables[row],
+                layout,
+                scale,
+                softcap,
+            )
         else:
-            _do_tile(out, length, first_query, new, kv_head, start, queries, keys, values, tables[row], layout, scale, softcap)
+            _do_tile(
+                out,
+                length,
+                first_query,
+                new,
+                kv_head,
+                start,
+                queries,
+                keys,
+                values,
+                tables[row],
+                layout,
+                scale,
+                softcap,
+            )
 
 
 @njit(parallel=True, **ENTRY)
 def _work_in_threads(items, shares, out, parts, queries, keys, values, tables, layout, scale, softcap):
     for worker in prange(shares.size - 1):
-        _work(items, shares[worker], shares[worker + 1], out, parts, queries, keys, values, tables, layout, scale, softcap)
+        _work(
+            items,
+            shares[worker],
+            shares[worker + 1],
+            out,
+            parts,
+            queries,
+            keys,
+            values,
+            tables,
+            layout,
+            scale,
+            softcap,
+        )
 
 
 @njit(**ENTRY)
@@ -588,7 +649,11 @@ def _attend(
     reach = 2**62 if window is None else window
     items, first_split = _plan(lengths, starts, num_heads, num_kv_heads, reach)
     shares = _share(items, torch.get_num_threads(), WORTH_A_THREAD // (2 * head_dim))
-    (q, q_strides), (k, k_strides), (v, v_strides) = _flat(queries.to(compute)), _flat(key_cache), _flat(value_cache)
+    (q, q_strides), (k, k_strides), (v, v_strides) = (
+        _flat(queries.to(compute)),
+        _flat(key_cache),
+        _flat(value_cache),
+    )
     layout = (block_size, num_kv_heads, reach, *q_strides, *k_strides, *v_strides)
     out = torch.empty(queries.shape, dtype=compute)
     result, parts = out.numpy(), np.empty((int(first_split[-1]), num_heads, head_dim + 2), number)
@@ -620,6 +685,10 @@ def _raise_fault(
         )
     if column == -1:
         room = tables.shape[1] * cache[1]
-        raise ValueError(f"context_lengths[{row}] is {int(lengths[row])}, allowed 0 to {room}, what its table holds")
+        raise ValueError(
+            f"context_lengths[{row}] is {int(lengths[row])}, allowed 0 to {room}, what its table holds"
+        )
     block = int(tables[row, column])
-    raise ValueError(f"block_tables[{row}, {column}] is {block}, allowed 0 to {cache[0] - 1}: it's inside the length")
+    raise ValueError(
+        f"block_tables[{row}, {column}] is {block}, allowed 0 to {cache[0] - 1}: it's inside the length"
+    )

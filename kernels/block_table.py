@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
+
+from .optional_triton import tl, triton
 
 _INTEGERS = (torch.int32, torch.int64)
 _SAME_WIDTH = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

@@ -42,10 +42,11 @@ def _triton(device: torch.device) -> AttentionBackend:
             "attention_backend='triton' needs a GPU; on a CPU set TRITON_INTERPRET=1 before triton or "
             "transformers is first imported, or use attention_backend='numba'"
         )
-    try:
-        from .kernels import attention
-    except ImportError as error:
-        raise BackendUnavailableError(f"attention_backend='triton' can't be loaded: {error}") from error
+    from .kernels import attention
+    from .kernels.optional_triton import HAS_TRITON
+
+    if not HAS_TRITON:
+        raise BackendUnavailableError("attention_backend='triton': triton is not installed (Linux only)")
     return AttentionBackend("triton", attention.decode_attention, attention.prefill_attention)
 
 

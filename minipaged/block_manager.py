@@ -77,7 +77,7 @@ class BlockManager:
     def append_slot(self, sequence: Sequence) -> tuple[int, int] | None:
         """Make sure that the newest token of `sequence` has a slot that is its own to write.
 
-        Returns the pair (source, destination) where a shared block must be copied first. Raises
+        A running sequence has at most one token without a slot: the one that was just sampled. Returns the pair (source, destination) where a shared block must be copied first. Raises
         OutOfBlocksError with nothing changed.
         """
         table = sequence.table

@@ -71,25 +71,25 @@ def make_params(args: argparse.Namespace) -> SamplingParams:
 
 
 def _generate(args: argparse.Namespace) -> None:
-    from .commands import generate
+    from .commands.generate import generate
 
     generate(args, make_params(args), lambda: make_llm(args))
 
 
 def _chat(args: argparse.Namespace) -> None:
-    from .commands import chat
+    from .commands.generate import chat
 
     chat(args, make_params(args), lambda: make_llm(args))
 
 
 def _bench(args: argparse.Namespace) -> None:
-    from .bench import bench
+    from .commands.bench import bench
 
     bench(args)
 
 
 def _doctor(args: argparse.Namespace) -> None:
-    from .doctor import doctor
+    from .commands.doctor import doctor
 
     doctor()
 

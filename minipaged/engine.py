@@ -17,8 +17,8 @@ from .block_manager import BlockManager
 from .config import EngineConfig
 from .errors import EngineDeadError, InvalidConfigError, InvalidRequestError
 from .intake import Intake
-from .loading import LoadedModel
 from .model_runner import ModelRunner
+from .models.loading import LoadedModel
 from .outputs import CacheStats, CompletionOutput, RequestOutput
 from .reference.allocator import BlockAllocator
 from .reference.block_table import BlockTable

@@ -13,7 +13,7 @@ from .block_manager import BlockManager
 from .config import EngineConfig
 from .detokenizer import IncrementalDetokenizer
 from .errors import InvalidRequestError, NotBuiltYetError
-from .loading import LoadedModel
+from .models.loading import LoadedModel
 from .request import Request, Sequence
 from .sampling_params import SamplingParams
 

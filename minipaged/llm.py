@@ -12,8 +12,8 @@ from tqdm.auto import tqdm
 from .config import EngineConfig
 from .engine import LLMEngine
 from .errors import InvalidRequestError, NotBuiltYetError
-from .loading import load_model
 from .model_hook import ATTENTION_NAME
+from .models.loading import load_model
 from .outputs import CacheStats, RequestOutput
 from .sampling_params import BeamSearchParams, SamplingParams
 

@@ -14,8 +14,8 @@ from .config import EngineConfig, parse_bytes
 from .errors import InvalidConfigError
 from .kernels.copy_on_write import copy_blocks
 from .kv_cache import KVCache, KVShape
-from .loading import LoadedModel
 from .model_hook import PagedStep
+from .models.loading import LoadedModel
 from .reference.block_table import num_blocks_for
 from .scheduler import Schedule
 

@@ -18,9 +18,10 @@ import torch
 from rich.console import Console
 from transformers import AttentionInterface
 
-from minipaged import bench, bench_report, bench_systems, cli
-from minipaged.bench_meters import PeakMemory, timed_parts
-from minipaged.bench_workload import (
+from minipaged import cli
+from minipaged.commands import bench, bench_report, bench_systems
+from minipaged.commands.bench_meters import PeakMemory, timed_parts
+from minipaged.commands.bench_workload import (
     Settings,
     Workload,
     make_workload,
@@ -29,8 +30,8 @@ from minipaged.bench_workload import (
     plain_token_ids,
 )
 from minipaged.errors import InvalidConfigError, MinipagedError
-from minipaged.loading import load_model
 from minipaged.model_hook import ATTENTION_NAME, paged_attention
+from minipaged.models.loading import load_model
 
 SYSTEMS = ("minipaged", "hf-1", "hf-8", "hf-32")
 CPU = torch.device("cpu")

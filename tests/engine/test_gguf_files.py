@@ -13,9 +13,9 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM
 
-from minipaged import default_model
 from minipaged.errors import ModelNotFoundError, ModelNotSupportedError
-from minipaged.loading import load_model
+from minipaged.models import default_model
+from minipaged.models.loading import load_model
 
 LETTERS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *"abcdexy0123456789", "Ġ", "Ċ"]
 MERGES = ["Ġ Ġ", "a b", "Ġ a"]

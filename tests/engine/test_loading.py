@@ -25,7 +25,7 @@ from minipaged.errors import (
     ModelNotFoundError,
     ModelNotSupportedError,
 )
-from minipaged.loading import LoadedModel, load_model
+from minipaged.models.loading import LoadedModel, load_model
 
 IDS = torch.tensor([[5, 9, 33, 7]])
 
@@ -359,8 +359,8 @@ class TestNames:
         save_llama(tmp_path / "someone" / "some-model")
         listing = SimpleNamespace(siblings=[SimpleNamespace(rfilename="config.json")])
         monkeypatch.setattr(huggingface_hub, "model_info", lambda model, **_: listing)
-        monkeypatch.setattr("minipaged.model_source.Path.is_dir", lambda path: False)
-        monkeypatch.setattr("minipaged.model_source.Path.exists", lambda path: False)
+        monkeypatch.setattr("minipaged.models.source.Path.is_dir", lambda path: False)
+        monkeypatch.setattr("minipaged.models.source.Path.exists", lambda path: False)
         monkeypatch.chdir(tmp_path)
         loaded = load_model("someone/some-model")
         assert (loaded.name, loaded.tokenizer) == ("someone/some-model", None)

@@ -12,8 +12,8 @@ import transformers
 from transformers import AutoModelForCausalLM
 
 from minipaged.errors import ModelNotSupportedError
-from minipaged.model_support import check_config
-from minipaged.model_trial import AttentionShape, check_supported
+from minipaged.models.support import check_config
+from minipaged.models.trial import AttentionShape, check_supported
 
 COMMON: dict[str, Any] = {
     "vocab_size": 96,

@@ -7,7 +7,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from minipaged import LLM, SamplingParams
-from minipaged.default_model import ensure_default_model
+from minipaged.models.default_model import ensure_default_model
 
 pytestmark = pytest.mark.model
 

@@ -10,7 +10,7 @@ import time
 
 import torch
 
-from .backends import AttentionBackend, get_backend
+from ..backends import AttentionBackend, get_backend
 
 TOLERANCE = 1e-5  # of float32 attention over values of about 1
 
@@ -86,7 +86,7 @@ class Case:
 
 def check_write_kv(device: torch.device) -> str:
     """Write three tokens, one of which is to be skipped."""
-    from .kernels.block_table import write_kv
+    from ..kernels.block_table import write_kv
 
     pool = torch.zeros(3, 2, BLOCK_SIZE, NUM_KV_HEADS, HEAD_DIM, device=device)
     keys, values = torch.randn(2, 3, NUM_KV_HEADS, HEAD_DIM, device=device)
@@ -101,7 +101,7 @@ def check_write_kv(device: torch.device) -> str:
 
 def check_copy_blocks(device: torch.device) -> str:
     """Copy two of four blocks onto the others."""
-    from .kernels.copy_on_write import copy_blocks
+    from ..kernels.copy_on_write import copy_blocks
 
     pool = torch.randn(4, 2, BLOCK_SIZE, NUM_KV_HEADS, HEAD_DIM, device=device)
     expected = torch.stack([pool[0], pool[0], pool[2], pool[2]])

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from transformers import AttentionInterface
 
-from .errors import ModelNotSupportedError
-from .model_support import check_config, one_line
+from ..errors import ModelNotSupportedError
+from .support import check_config, one_line
 
 _TRIAL_NAME = "minipaged_trial"
 _TRIAL_TOKENS = 5  # per sequence

@@ -27,7 +27,7 @@ from platformdirs import user_cache_dir
 from safetensors import SafetensorError, safe_open
 from tqdm import tqdm
 
-from .errors import DownloadError
+from ..errors import DownloadError
 
 DEFAULT_MODEL = "smollm2-135m"
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from .errors import InvalidConfigError
+from ..errors import InvalidConfigError
 
 WARM_UP = (4, 24, 4)  # requests, prompt tokens, output tokens
 
@@ -60,7 +60,7 @@ def make_workload(settings: Settings, token_ids: Sequence[int]) -> Workload:
 def make_workloads(settings: Settings, loaded: Any) -> tuple[Workload, Workload]:
     """The requests to time, and a few small ones to warm up with.
 
-    loaded: a `minipaged.loading.LoadedModel`. Raises InvalidConfigError where the longest request could be
+    loaded: the model, with its limits. Raises InvalidConfigError where the longest request could be
     longer than the model allows.
     """
     longest = settings.max_prompt + settings.max_output

@@ -23,10 +23,10 @@ import torch
 from rich.console import Console
 
 from . import bench_report
+from ..errors import InvalidConfigError, MinipagedError
+from ..models.default_model import DEFAULT_MODEL, ensure_default_model
 from .bench_systems import ENGINE, HF_BATCH_SIZES, PROFILE, measure
 from .bench_workload import Settings
-from .default_model import DEFAULT_MODEL, ensure_default_model
-from .errors import InvalidConfigError, MinipagedError
 
 ONE_AT_A_TIME = "hf-1"
 WORKLOAD_KEYS = ("prompt_lengths", "output_lengths", "num_output_tokens")
@@ -133,7 +133,7 @@ class _Apart:
             result = Path(folder) / "result.json"
             process = subprocess.run(
                 # -P: the folder we stand in is no place to import from, it may hold a `kernels`.
-                [sys.executable, "-P", "-m", "minipaged.bench", str(result)],
+                [sys.executable, "-P", "-m", "minipaged.commands.bench", str(result)],
                 input=task,
                 capture_output=True,
                 text=True,

@@ -10,7 +10,7 @@ from typing import Any
 
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
 
-from .errors import ModelNotSupportedError
+from ..errors import ModelNotSupportedError
 
 
 def check_config(config: Any) -> None:

@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
+from ..errors import MinipagedError
+from ..usage import Usage
 from .bench_meters import PeakMemory, timed_parts
 from .bench_workload import Settings, Workload, batches, make_workloads, padded_waste
-from .errors import MinipagedError
-from .usage import Usage
 
 ENGINE, PROFILE = "minipaged", "minipaged-profile"
 HF_BATCH_SIZES = {"hf-1": 1, "hf-8": 8, "hf-32": 32}
@@ -63,7 +63,7 @@ def _measure_engine(settings: Settings) -> dict[str, Any]:
 
 def _start_engine(settings: Settings) -> tuple[Any, Workload]:
     """An engine that is warm and whose totals are at zero, and its requests."""
-    from .llm import LLM
+    from ..llm import LLM
 
     llm = LLM(
         settings.model,
@@ -78,7 +78,7 @@ def _start_engine(settings: Settings) -> tuple[Any, Workload]:
 
 
 def _generate(llm: Any, workload: Workload) -> list[list[int]]:
-    from .sampling_params import SamplingParams
+    from ..sampling_params import SamplingParams
 
     params = [
         SamplingParams(temperature=0.0, max_tokens=length, ignore_eos=True)
@@ -108,7 +108,7 @@ def _profile_engine(settings: Settings) -> dict[str, Any]:
 
 
 def _measure_hf(settings: Settings, batch_size: int, rivals: dict[str, list[list[int]]]) -> dict[str, Any]:
-    from .loading import load_model
+    from ..models.loading import load_model
 
     loaded = load_model(
         settings.model, dtype=settings.dtype, device=settings.device, attn_implementation="sdpa"

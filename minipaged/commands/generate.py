@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from rich.console import Console
 from rich.markup import escape
 
-from .errors import InvalidRequestError
-from .llm import LLM, Message
-from .outputs import RequestOutput
-from .sampling_params import SamplingParams
+from ..errors import InvalidRequestError
+from ..llm import LLM, Message
+from ..outputs import RequestOutput
+from ..sampling_params import SamplingParams
 from .show_blocks import BlockRecorder, print_summary
 
 console = Console(highlight=False)

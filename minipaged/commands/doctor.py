@@ -18,8 +18,8 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.markup import escape
 
-from .config import BACKENDS
-from .errors import BackendUnavailableError
+from ..config import BACKENDS
+from ..errors import BackendUnavailableError
 
 PACKAGES = ("torch", "transformers", "triton", "numba", "numba-cuda", "numpy")
 
@@ -145,7 +145,7 @@ def _threads() -> str:
 
 
 def _default_model() -> str:
-    from .default_model import DEFAULT_MODEL, default_model_folder
+    from ..models.default_model import DEFAULT_MODEL, default_model_folder
 
     folder = default_model_folder()
     if not folder.is_dir():
@@ -155,7 +155,7 @@ def _default_model() -> str:
 
 
 def _import_engine() -> str:
-    from . import llm
+    from .. import llm
 
     return f"{llm.LLM.__name__} and all that it needs can be imported"
 

@@ -17,7 +17,7 @@ from gguf import GGUFReader
 from tokenizers import pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
-from .errors import ModelNotSupportedError
+from ..errors import ModelNotSupportedError
 
 # Architectures whose conversion is tested, and the metadata of each that transformers reads.
 ARCHITECTURES = ("llama", "qwen2", "qwen3")

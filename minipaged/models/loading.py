@@ -19,10 +19,10 @@ import torch
 import transformers
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from .errors import BackendUnavailableError, InvalidConfigError, MinipagedError, ModelNotSupportedError
-from .model_source import ModelSource, find_model
-from .model_support import check_config, one_line
-from .model_trial import check_supported
+from ..errors import BackendUnavailableError, InvalidConfigError, MinipagedError, ModelNotSupportedError
+from .source import ModelSource, find_model
+from .support import check_config, one_line
+from .trial import check_supported
 
 DTYPES = {
     "float32": torch.float32,

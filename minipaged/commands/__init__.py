@@ -1,0 +1,1 @@
+"""What the command line runs: generate, chat, doctor and bench."""

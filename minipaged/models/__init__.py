@@ -1,0 +1,1 @@
+"""Find a model, load it, and refuse what would run wrongly."""
