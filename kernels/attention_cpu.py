@@ -21,6 +21,8 @@ from numba.core import cgutils
 from numba.extending import intrinsic, overload
 from torch import Tensor
 
+from ._checks import check_inputs
+
 SPLIT = 256  # tokens of context in one decode work item: fixed, so a row's sums never depend on its company
 TILE = 64  # query rows (queries times the heads that share a K and V) in one prefill work item
 STEP = 64  # keys that a prefill tile takes at a time
@@ -110,9 +112,8 @@ def _at(typing_context, array, index):
         data = context.make_array(array)(context, builder, arguments[0]).data
         return _widened(builder, builder.load(builder.gep(data, [arguments[1]])), array.dtype)
 
-    return (array.dtype if isinstance(array.dtype, types.Float) else types.float32)(
-        array, types.intp
-    ), codegen
+    number = array.dtype if isinstance(array.dtype, types.Float) else types.float32
+    return number(array, types.intp), codegen
 
 
 @intrinsic
@@ -131,7 +132,7 @@ def _prefetch(typing_context, array, index):
     return types.void(array, types.intp), codegen
 
 
-# ---- the plan: work items of bounded size, shared out among threads -----------------------------------------
+# ---- the plan: work items of bounded size, shared out among threads ------------------------------------
 
 
 @njit(**ENTRY)
@@ -154,7 +155,7 @@ def _first_fault(tables, lengths, query_starts, num_queries, block_size, num_blo
 def _plan(lengths, query_starts, num_heads, num_kv_heads, window):
     """Work items, and where each sequence's splits start among them.
 
-    Columns: sequence, its length, its first query, how many it has, head of K and V, first token or query row,
+    Columns: sequence, its length, its first query, how many it has, KV head, first token or query row,
     cost. A sequence with one query is split over its tokens, for all heads (head -1); any other is tiled over
     the query rows of each head of K and V. All splits come first.
     """
@@ -310,7 +311,7 @@ def _mix_split(parts, weights, values, offsets, count, num_kv_heads, head_stride
 
 @intrinsic
 def _add_products(typing_context, out, first, rows, cache, starts, steps, depth):
-    """For u = 0 to 3: out[first + u][:] += sum over k < depth of cache[starts[first + u] + steps[k]] * rows[k][:].
+    """For u < 4: out[first + u][:] += sum over k < depth of cache[starts[first + u] + steps[k]] * rows[k][:].
 
     out and rows have TILE numbers a row. Four rows of sums stay in vector registers while k runs: that no
     compiler gets out of plain loops, and it makes three times the speed.
@@ -365,7 +366,7 @@ def _mask_step(scores, first_key, count, positions, window):
 
 @njit(**FAST)
 def _weigh_step(scores, count, maxima, sums, rescale, highest):
-    """Online softmax: scores become weights against the new maximum; `rescale` is owed by what came before."""
+    """Online softmax: scores become weights against the new maximum; earlier sums owe `rescale`."""
     for j in range(TILE):
         highest[j] = maxima[j]
     for i in range(count):
@@ -386,7 +387,7 @@ def _weigh_step(scores, count, maxima, sums, rescale, highest):
 
 @njit(**FAST)
 def _add_seen(totals, weights, values, offsets, count, head_dim):
-    """totals[d][j] += value i, number d, times the weight of key i for row j, where that isn't 0: a hidden value
+    """totals[d][j] += value i, number d, times the weight of key i for row j, unless that is 0: a hidden value
     may be NaN, and 0 times NaN is NaN."""
     for i in range(count):
         line = weights[i * TILE : (i + 1) * TILE]
@@ -427,7 +428,7 @@ def _do_split(parts, length, first_query, start, queries, keys, values, table, l
 def _do_tile(
     out, length, first_query, new, kv_head, start, queries, keys, values, table, layout, scale, softcap
 ):
-    """TILE query rows from `start` on against every key that one of them sees, in steps that rescale the last."""
+    """TILE query rows from `start` on against every key that one of them sees, in steps."""
     block_size, num_kv_heads, window, q_token, q_head, k_block, k_token, k_head, v_block, v_token, v_head = (
         layout
     )
@@ -591,7 +592,7 @@ def decode_attention(
 
     queries: [batch, num_heads, head_dim]. key_cache and value_cache: [num_blocks, block_size, num_kv_heads,
     head_dim], any strides but 1 in the last dimension. block_tables: int32 [batch, max_blocks].
-    context_lengths: int32 [batch], tokens in the cache, the query's own among them. Returns [batch, num_heads,
+    context_lengths: int32 [batch], tokens in the cache, the query's own too. Returns [batch, num_heads,
     head_dim] in the dtype of queries; float16 and bfloat16 are summed in float32. A row's result has the same
     bits in any batch, in any blocks, on any number of threads.
 
@@ -637,6 +638,13 @@ def _attend(
     window: int | None,
     softcap: float | None,
 ) -> Tensor:
+    check_inputs(queries, key_cache, value_cache, block_tables, context_lengths, window, softcap)
+    if queries.device.type != "cpu":
+        raise ValueError(f"queries: on {queries.device}, must be on the CPU")
+    if query_starts.dtype != torch.int32 or query_starts.shape != (len(block_tables) + 1,):
+        raise ValueError(
+            f"query_starts: {query_starts.dtype} {list(query_starts.shape)}, must be int32 [batch + 1]"
+        )
     compute = _COMPUTE.get(queries.dtype, queries.dtype)
     number = np.float32 if compute == torch.float32 else np.float64
     num_tokens, num_heads, head_dim = queries.shape
@@ -681,7 +689,7 @@ def _raise_fault(
 ) -> NoReturn:
     if column == -2:
         raise ValueError(
-            f"query_starts is {query_starts.tolist()}: it must begin at 0, never fall and end at the number of queries"
+            f"query_starts is {query_starts.tolist()}: it must rise from 0 to the number of queries"
         )
     if column == -1:
         room = tables.shape[1] * cache[1]

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .optional_triton import tl, triton
+from ._triton import tl, triton
 
 _INTEGERS = (torch.int32, torch.int64)
 _SAME_WIDTH = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

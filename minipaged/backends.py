@@ -43,7 +43,7 @@ def _triton(device: torch.device) -> AttentionBackend:
             "transformers is first imported, or use attention_backend='numba'"
         )
     from .kernels import attention
-    from .kernels.optional_triton import HAS_TRITON
+    from .kernels._triton import HAS_TRITON
 
     if not HAS_TRITON:
         raise BackendUnavailableError("attention_backend='triton': triton is not installed (Linux only)")

@@ -77,8 +77,9 @@ class BlockManager:
     def append_slot(self, sequence: Sequence) -> tuple[int, int] | None:
         """Make sure that the newest token of `sequence` has a slot that is its own to write.
 
-        A running sequence has at most one token without a slot: the one that was just sampled. Returns the pair (source, destination) where a shared block must be copied first. Raises
-        OutOfBlocksError with nothing changed.
+        A running sequence has at most one token without a slot: the one that was just sampled. Returns
+        the pair (source, destination) where a shared block must be copied first. Raises OutOfBlocksError
+        with nothing changed.
         """
         table = sequence.table
         num_new_tokens = sequence.num_tokens - table.num_tokens

@@ -22,9 +22,9 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from . import bench_report
 from ..errors import InvalidConfigError, MinipagedError
 from ..models.default_model import DEFAULT_MODEL, ensure_default_model
+from . import bench_report
 from .bench_systems import ENGINE, HF_BATCH_SIZES, PROFILE, measure
 from .bench_workload import Settings
 

@@ -61,7 +61,7 @@ def test_a_reference_file_imports_the_standard_library_only(path: Path) -> None:
 
 @pytest.mark.parametrize("path", KERNELS, ids=lambda path: path.name)
 def test_a_kernel_file_imports_neither_reference_nor_engine(path: Path) -> None:
-    allowed = {"torch", "triton", "numba", "numpy", *sys.stdlib_module_names}
+    allowed = {"torch", "triton", "numba", "llvmlite", "numpy", *sys.stdlib_module_names}
     assert not offences(path, allowed, own="kernels")
 
 

@@ -10,7 +10,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = {"minipaged": "minipaged", "minipaged/reference": "reference", "minipaged/kernels": "kernels"}
+PACKAGES = {
+    "minipaged": "minipaged",
+    "minipaged/commands": "minipaged/commands",
+    "minipaged/models": "minipaged/models",
+    "minipaged/reference": "reference",
+    "minipaged/kernels": "kernels",
+}
 REFERENCE_MODULES = sorted(
     f"minipaged.reference.{path.stem}" for path in ROOT.glob("reference/*.py") if path.stem != "__init__"
 )
