@@ -21,7 +21,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic, overload
 from torch import Tensor
 
-from ._checks import check_inputs
+from ._checks import check_inputs, check_starts
 
 SPLIT = 256  # tokens of context in one decode work item: fixed, so a row's sums never depend on its company
 TILE = 64  # query rows (queries times the heads that share a K and V) in one prefill work item
@@ -136,18 +136,14 @@ def _prefetch(typing_context, array, index):
 
 
 @njit(**ENTRY)
-def _first_fault(tables, lengths, query_starts, num_queries, block_size, num_blocks):
-    """(row, column) of the first bad block id; column -1: bad length, -2: bad query start; (-1, 0): none."""
+def _first_fault(tables, lengths, block_size, num_blocks):
+    """(row, column) of the first bad block id; column -1: bad length; (-1, 0): none."""
     for row in range(lengths.size):
         if lengths[row] < 0 or lengths[row] > tables.shape[1] * block_size:
             return row, -1
-        if query_starts[row + 1] < query_starts[row]:
-            return row, -2
         for column in range((lengths[row] + block_size - 1) // block_size):
             if tables[row, column] < 0 or tables[row, column] >= num_blocks:
                 return row, column
-    if query_starts[0] != 0 or query_starts[lengths.size] != num_queries:
-        return 0, -2
     return -1, 0
 
 
@@ -387,8 +383,8 @@ def _weigh_step(scores, count, maxima, sums, rescale, highest):
 
 @njit(**FAST)
 def _add_seen(totals, weights, values, offsets, count, head_dim):
-    """totals[d][j] += value i, number d, times the weight of key i for row j, unless that is 0: a hidden value
-    may be NaN, and 0 times NaN is NaN."""
+    """totals[d][j] += value i, number d, times the weight of key i for row j, unless it is 0: a hidden
+    value may be NaN, and 0 times NaN is NaN."""
     for i in range(count):
         line = weights[i * TILE : (i + 1) * TILE]
         for d in range(head_dim):
@@ -598,6 +594,10 @@ def decode_attention(
 
     Raises ValueError where a shape, dtype, stride, length or block id is not as said, before reading any.
     """
+    check_inputs(queries, key_cache, value_cache, block_tables, context_lengths, window, softcap)
+    _check_cpu(queries)
+    if len(queries) != len(block_tables):
+        raise ValueError(f"queries: {len(queries)} rows, but block_tables has {len(block_tables)}")
     query_starts = torch.arange(queries.shape[0] + 1, dtype=torch.int32)
     rows = (block_tables, context_lengths, query_starts)
     return _attend(queries, key_cache, value_cache, *rows, scale, window, softcap)
@@ -623,8 +623,17 @@ def prefill_attention(
     max_query_length sizes a GPU's grid and is not needed here. The rest, the result and the errors are as in
     `decode_attention`, and a sequence with one query gets the very bits that `decode_attention` gives it.
     """
+    check_inputs(queries, key_cache, value_cache, block_tables, context_lengths, window, softcap)
+    _check_cpu(queries)
+    longest = len(queries) if max_query_length is None else max_query_length
+    check_starts(query_starts, len(block_tables), len(queries), longest, queries.device)
     rows = (block_tables, context_lengths, query_starts)
     return _attend(queries, key_cache, value_cache, *rows, scale, window, softcap)
+
+
+def _check_cpu(queries: Tensor) -> None:
+    if queries.device.type != "cpu":
+        raise ValueError(f"queries: on {queries.device}, must be on the CPU")
 
 
 def _attend(
@@ -638,22 +647,15 @@ def _attend(
     window: int | None,
     softcap: float | None,
 ) -> Tensor:
-    check_inputs(queries, key_cache, value_cache, block_tables, context_lengths, window, softcap)
-    if queries.device.type != "cpu":
-        raise ValueError(f"queries: on {queries.device}, must be on the CPU")
-    if query_starts.dtype != torch.int32 or query_starts.shape != (len(block_tables) + 1,):
-        raise ValueError(
-            f"query_starts: {query_starts.dtype} {list(query_starts.shape)}, must be int32 [batch + 1]"
-        )
     compute = _COMPUTE.get(queries.dtype, queries.dtype)
     number = np.float32 if compute == torch.float32 else np.float64
-    num_tokens, num_heads, head_dim = queries.shape
+    _, num_heads, head_dim = queries.shape
     num_blocks, block_size, num_kv_heads, _ = key_cache.shape
     tables, lengths = block_tables.contiguous().numpy(), context_lengths.contiguous().numpy()
     starts = query_starts.contiguous().numpy()
-    row, column = _first_fault(tables, lengths, starts, num_tokens, block_size, num_blocks)
+    row, column = _first_fault(tables, lengths, block_size, num_blocks)
     if row >= 0:
-        _raise_fault(row, column, block_tables, context_lengths, query_starts, key_cache.shape)
+        _raise_fault(row, column, block_tables, context_lengths, key_cache.shape)
     reach = 2**62 if window is None else window
     items, first_split = _plan(lengths, starts, num_heads, num_kv_heads, reach)
     shares = _share(items, torch.get_num_threads(), WORTH_A_THREAD // (2 * head_dim))
@@ -672,6 +674,7 @@ def _attend(
     else:
         _work(items, 0, items.shape[0], *rest)
     _merge(result, parts, starts, first_split)
+    result[starts[-1] :] = 0  # rows that belong to no sequence
     return out.to(queries.dtype)
 
 
@@ -684,19 +687,9 @@ def _flat(tensor: Tensor) -> tuple[Any, tuple[int, ...]]:
     return (flat if bits is None else flat.view(bits)).numpy(), strides[:-1]
 
 
-def _raise_fault(
-    row: int, column: int, tables: Tensor, lengths: Tensor, query_starts: Tensor, cache: torch.Size
-) -> NoReturn:
-    if column == -2:
-        raise ValueError(
-            f"query_starts is {query_starts.tolist()}: it must rise from 0 to the number of queries"
-        )
+def _raise_fault(row: int, column: int, tables: Tensor, lengths: Tensor, cache: torch.Size) -> NoReturn:
     if column == -1:
         room = tables.shape[1] * cache[1]
-        raise ValueError(
-            f"context_lengths[{row}] is {int(lengths[row])}, allowed 0 to {room}, what its table holds"
-        )
+        raise ValueError(f"context_lengths: {int(lengths[row])}, block_tables holds 0 to {room} tokens")
     block = int(tables[row, column])
-    raise ValueError(
-        f"block_tables[{row}, {column}] is {block}, allowed 0 to {cache[0] - 1}: it's inside the length"
-    )
+    raise ValueError(f"block_tables: block {block}, the cache has blocks 0 to {cache[0] - 1}")
