@@ -47,13 +47,13 @@ class BlockRecorder:
         engine.observers.append(self._observe)
 
     def draw(self, console: Console, labels: dict[str, str]) -> None:
-        """The tables and the pool when it was fullest, and the pool over time."""
+        """The tables and the pool when most requests ran, and the pool over time."""
         if not self.snapshots:
             return
-        peak = max(self.snapshots, key=lambda snapshot: len(snapshot.users))
+        peak = max(self.snapshots, key=lambda snapshot: (len(snapshot.tables), len(snapshot.users)))
         size = max((max(s.users, default=0) for s in self.snapshots), default=0) + 1
         colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(labels)}
-        console.rule(f"step {peak.step} of {len(self.snapshots)}: the pool at its fullest")
+        console.rule(f"step {peak.step} of {self.snapshots[-1].step}: the block tables")
         for name in peak.tables:
             self._draw_table(console, peak, name, labels.get(name, name), colours.get(name, "white"))
         console.print(
@@ -65,7 +65,8 @@ class BlockRecorder:
             console.print(Text(f"{start:5d}  ") + cells)
         console.print(f"\n[bold]Over time[/], blocks 0 to {min(size, CELLS_A_LINE * 2) - 1}:")
         every = max(1, -(-len(self.snapshots) // LINES_OF_HISTORY))
-        for snapshot in [*self.snapshots[::every], self.snapshots[-1]]:
+        for index in sorted({*range(0, len(self.snapshots), every), len(self.snapshots) - 1}):
+            snapshot = self.snapshots[index]
             cells = _cells(snapshot, 0, min(size, CELLS_A_LINE * 2), colours)
             console.print(Text(f"step {snapshot.step:3d}  ") + cells)
 
@@ -80,7 +81,7 @@ class BlockRecorder:
             for block in range(min(blocks.num_blocks, 4096))
             if blocks.cache.is_findable(block) and blocks.cache.reference_count(block) == 0
         )
-        self.snapshots.append(Snapshot(len(self.snapshots), tables, cached))
+        self.snapshots.append(Snapshot(len(self.snapshots) + 1, tables, cached))
 
     def _draw_table(self, console: Console, peak: Snapshot, name: str, label: str, colour: str) -> None:
         """One request's block table: logical block, physical block, slots filled."""
