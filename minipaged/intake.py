@@ -6,7 +6,9 @@ allowed, and nothing has changed.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Set
 from collections.abc import Sequence as SequenceOf
+from operator import index
 from random import Random
 
 from .block_manager import BlockManager
@@ -32,6 +34,8 @@ class Intake:
 
     def make_request(self, request_id: str, prompt: str | SequenceOf[int], params: SamplingParams) -> Request:
         """A request ready to wait in line. Raises InvalidRequestError."""
+        if not isinstance(params, SamplingParams):
+            raise InvalidRequestError(f"params must be SamplingParams, got {params!r}")
         if params.n > 1:
             raise NotBuiltYetError(f"n={params.n}: parallel sampling is not built yet, use n=1")
         token_ids = self._tokenize(prompt)
@@ -54,21 +58,31 @@ class Intake:
     def _tokenize(self, prompt: str | SequenceOf[int]) -> list[int]:
         """Token ids of a text, or the given ones once they are known to be ids of this vocabulary."""
         if isinstance(prompt, str):
-            if self.loaded.tokenizer is None:
-                raise InvalidRequestError("this model has no tokenizer: prompts must be lists of token ids")
-            return list(self.loaded.tokenizer(prompt).input_ids) if prompt else []
-        try:
-            token_ids = list(prompt)
-        except TypeError:
-            raise InvalidRequestError(f"prompt must be a text or integer token ids, got {prompt!r}") from None
-        for token_id in token_ids:
-            if not isinstance(token_id, int) or isinstance(token_id, bool):
-                raise InvalidRequestError(f"prompt must be a text or integer token ids, got {token_id!r}")
-            if not 0 <= token_id < self.loaded.vocab_size:
+            return self._tokenize_text(prompt)
+        if hasattr(prompt, "tolist"):
+            prompt = prompt.tolist()
+        if isinstance(prompt, (bytes, Mapping, Set)) or not isinstance(prompt, Iterable):
+            raise InvalidRequestError(f"prompt must be a text or a list of token ids, got {prompt!r}")
+        token_ids = []
+        for token_id in prompt:
+            try:  # numpy's and torch's integers too
+                token_ids.append(index(token_id))
+            except TypeError:
+                token_ids.append(-1)
+            if isinstance(token_id, (bool, str)) or not 0 <= token_ids[-1] < self.loaded.vocab_size:
                 raise InvalidRequestError(
-                    f"prompt token id {token_id} is outside the vocabulary of {self.loaded.vocab_size}"
+                    f"prompt must hold token ids from 0 to {self.loaded.vocab_size - 1}, got {token_id!r}"
                 )
         return token_ids
+
+    def _tokenize_text(self, text: str) -> list[int]:
+        if self.loaded.tokenizer is None:
+            raise InvalidRequestError("this model has no tokenizer: prompts must be lists of token ids")
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidRequestError(f"prompt is no valid text: {error}") from None
+        return list(self.loaded.tokenizer(text).input_ids) if text else []
 
     def _check_length(self, num_tokens: int) -> None:
         """Refuse a prompt that no schedule could ever serve."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from itertools import count
+from numbers import Integral
 from typing import Any
 
 from tqdm.auto import tqdm
@@ -120,11 +121,13 @@ class LLM:
 
 
 def _as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    """One prompt, or several, as a list."""
-    if isinstance(prompts, str):
-        return [prompts]
+    """One prompt, or several, as a list; each of them is checked when its request is made."""
+    if hasattr(prompts, "tolist"):  # an array or a tensor, of one prompt or of several
+        prompts = prompts.tolist()
+    if isinstance(prompts, (str, bytes, Mapping, Set)) or not isinstance(prompts, Iterable):
+        return [prompts]  # type: ignore[list-item]
     batch = list(prompts)
-    if batch and all(isinstance(item, int) for item in batch):
+    if batch and all(isinstance(item, Integral) for item in batch):
         return [batch]  # type: ignore[list-item]
     return batch  # type: ignore[return-value]
 
@@ -135,7 +138,7 @@ def _as_params(
     """One set of parameters a prompt."""
     if params is None or isinstance(params, SamplingParams):
         return [params or SamplingParams()] * num_prompts
-    each = list(params)
+    each = list(params) if isinstance(params, Sequence) else [params]
     if len(each) != num_prompts:
         raise InvalidRequestError(f"params has {len(each)} entries for {num_prompts} prompts")
     for one in each:

@@ -72,7 +72,12 @@ class SamplingParams:
         _replace(self, "max_tokens", _integer, "an integer of at least 1", lambda v: v >= 1)
         allowed = f"an integer from 0 to max_tokens ({self.max_tokens})"
         _replace(self, "min_tokens", _integer, allowed, lambda v: 0 <= v <= self.max_tokens)
-        _replace(self, "stop", _stop_strings, f"a non-empty string or a list of at most {MAX_STOP_STRINGS}")
+        _replace(
+            self,
+            "stop",
+            _stop_strings,
+            f"a non-empty string or a list of at most {MAX_STOP_STRINGS} such strings",
+        )
         _replace(self, "stop_token_ids", _token_ids, "a list of integers of at least 0, or None")
         _replace(self, "ignore_eos", _flag, "True or False")
         allowed = "None or an integer of 64 bits (-2**63 to 2**64 - 1)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Callable, Iterator
 
@@ -15,7 +16,8 @@ from ..outputs import RequestOutput
 from ..sampling_params import SamplingParams
 from .show_blocks import BlockRecorder, print_summary
 
-console = Console(highlight=False)
+# Text goes out as it is: no emoji codes, no colours of numbers, and no line breaks but its own in a pipe.
+console = Console(highlight=False, emoji=False, soft_wrap=not sys.stdout.isatty())
 
 
 def generate(args: argparse.Namespace, params: SamplingParams, make_llm: Callable[[], LLM]) -> None:

@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
@@ -52,11 +53,18 @@ def tokens(llm: LLM, prompt: Any, params: SamplingParams = GREEDY) -> list[int]:
         ([[]], "prompt is empty"),
         ("", "no tokenizer"),
         ("text", "no tokenizer"),
-        ([5, 128], "token id 128 is outside the vocabulary of 128"),
-        ([5, -1], "token id -1 is outside"),
-        ([[5, 1.0]], "integer token ids, got 1.0"),
-        ([[True]], "integer token ids, got True"),
-        ([None], "integer token ids, got None"),
+        ([5, 128], "token ids from 0 to 127, got 128"),
+        ([5, -1], "token ids from 0 to 127, got -1"),
+        ([[5, 1.0]], "token ids from 0 to 127, got 1.0"),
+        ([[True]], "token ids from 0 to 127, got True"),
+        ([["5"]], "token ids from 0 to 127, got '5'"),
+        ([None], "a list of token ids, got None"),
+        (None, "a list of token ids, got None"),
+        (3.5, "a list of token ids, got 3.5"),
+        (b"abc", "a list of token ids, got b'abc'"),
+        ({"prompt": "a"}, r"a list of token ids, got \{'prompt': 'a'\}"),
+        ([{"prompt_token_ids": [5]}], r"a list of token ids, got \{"),
+        ({5, 6}, r"a list of token ids, got \{5, 6\}"),
         ([[5] * 256], "prompt has 256 tokens, at most 255 are allowed"),
         ([[5] * 161], "prompt has 161 tokens and can never fit the pool: 40 blocks of 4 hold 160"),
     ],
@@ -70,6 +78,18 @@ def test_bad_prompts_are_refused_in_one_line(make: Callable[..., LLM], prompt: A
         llm.generate(prompt, GREEDY, use_tqdm=False)
     assert "\n" not in str(error.value)
     assert not llm.engine.has_unfinished_requests()
+
+
+def test_integers_of_numpy_and_torch_are_token_ids(make: Callable[..., LLM]) -> None:
+    llm = make()
+    expected = tokens(llm, [5, 6, 7])
+    for prompt in (np.array([5, 6, 7]), [np.array([5, 6, 7])], torch.tensor([5, 6, 7]), (5, np.int32(6), 7)):
+        assert tokens(llm, prompt) == expected
+
+
+def test_a_text_that_is_none_is_refused(talker: LLM) -> None:
+    with pytest.raises(InvalidRequestError, match="prompt is no valid text"):
+        talker.generate("\ud800", GREEDY, use_tqdm=False)
 
 
 def test_one_bad_prompt_among_good_ones_leaves_nothing_behind(make: Callable[..., LLM]) -> None:
@@ -103,6 +123,8 @@ def test_params_one_a_prompt(make: Callable[..., LLM]) -> None:
     assert [len(output.outputs[0].token_ids) for output in outputs] == [1, 5]
     with pytest.raises(InvalidRequestError, match="params has 2 entries for 1 prompts"):
         llm.generate([[5, 6]], each, use_tqdm=False)
+    with pytest.raises(InvalidRequestError, match=r"params must hold SamplingParams, got \{'max"):
+        llm.generate([5, 6], {"max_tokens": 3}, use_tqdm=False)  # type: ignore[arg-type]
     with pytest.raises(InvalidRequestError, match="params must hold SamplingParams"):
         llm.generate([[5, 6]], [{"max_tokens": 3}], use_tqdm=False)  # type: ignore[list-item]
 
