@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Set
 from collections.abc import Sequence as SequenceOf
 from operator import index
 from random import Random
+from typing import Any
 
 from .block_manager import BlockManager
 from .config import EngineConfig
@@ -63,13 +64,14 @@ class Intake:
             prompt = prompt.tolist()
         if isinstance(prompt, (bytes, Mapping, Set)) or not isinstance(prompt, Iterable):
             raise InvalidRequestError(f"prompt must be a text or a list of token ids, got {prompt!r}")
+        given: list[Any] = list(prompt)
         token_ids = []
-        for token_id in prompt:
+        for token_id in given:
             try:  # numpy's and torch's integers too
                 token_ids.append(index(token_id))
             except TypeError:
                 token_ids.append(-1)
-            if isinstance(token_id, (bool, str)) or not 0 <= token_ids[-1] < self.loaded.vocab_size:
+            if isinstance(token_id, bool) or not 0 <= token_ids[-1] < self.loaded.vocab_size:
                 raise InvalidRequestError(
                     f"prompt must hold token ids from 0 to {self.loaded.vocab_size - 1}, got {token_id!r}"
                 )
