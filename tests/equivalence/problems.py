@@ -176,6 +176,19 @@ def subset(problem: Problem, rows: Sequence[int]) -> Problem:
     )
 
 
+def chunk(problem: Problem, first: int, last: int) -> Problem:
+    """Queries `first` to `last` - 1 of a whole prompt, with nothing after them in the cache."""
+    device = problem.queries.device
+    return from_dense(
+        problem.queries[first:last],
+        [problem.keys[0][:last]],
+        [problem.values[0][:last]],
+        query_starts=torch.tensor([0, last - first], dtype=torch.int32, device=device),
+        scale=problem.scale,
+        window=problem.window,
+    )
+
+
 def run(problem: Problem, decode: Callable[..., Tensor], prefill: Callable[..., Tensor]) -> Tensor:
     """Call `decode` or `prefill` (the two functions every attention backend exports) on a problem."""
     caches = (problem.queries, problem.key_cache, problem.value_cache)

@@ -10,7 +10,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 import torch
-from problems import assert_close, from_dense, make_problem, oracle, relocated, run, subset
+from problems import assert_close, chunk, from_dense, make_problem, oracle, relocated, run, subset
 from torch import Tensor
 
 from minipaged.kernels import attention, attention_cpu
@@ -358,12 +358,4 @@ def test_a_prompt_in_chunks_equals_the_whole():
     problem = make_problem([90], [90], num_heads=2, window=50, device=device())
     whole = attend(problem)
     for first, last in ((0, 1), (1, 40), (40, 83), (83, 90)):
-        chunk = from_dense(
-            problem.queries[first:last],
-            [problem.keys[0][:last]],
-            [problem.values[0][:last]],
-            query_starts=torch.tensor([0, last - first], dtype=torch.int32, device=device()),
-            scale=problem.scale,
-            window=50,
-        )
-        assert_close(attend(chunk), whole[first:last])
+        assert_close(attend(chunk(problem, first, last)), whole[first:last])

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 import triton
-from problems import assert_close, from_dense, make_problem, oracle, run
+from problems import assert_close, chunk, from_dense, make_problem, oracle, run
 from torch import Tensor
 
 from minipaged.kernels import _checks, attention, block_table
@@ -72,15 +72,7 @@ def test_a_prompt_in_chunks_gives_the_bits_of_the_whole(window):
     problem = make_problem([90], [90], num_heads=2, window=window, device=DEVICE)
     whole = attend(problem)
     for first, last in ((0, 1), (1, 40), (40, 83), (83, 90)):
-        chunk = from_dense(
-            problem.queries[first:last],
-            [problem.keys[0][:last]],
-            [problem.values[0][:last]],
-            query_starts=torch.tensor([0, last - first], dtype=torch.int32, device=DEVICE),
-            scale=problem.scale,
-            window=window,
-        )
-        assert torch.equal(attend(chunk), whole[first:last])
+        assert torch.equal(attend(chunk(problem, first, last)), whole[first:last])
 
 
 def test_max_query_length_only_sizes_the_grid():
