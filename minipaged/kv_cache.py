@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 import torch
 
+from . import huge_pages
+
 
 @dataclass(frozen=True)
 class KVShape:
@@ -37,7 +39,12 @@ class KVCache:
         self.shape = shape
         self.block_size = block_size
         size = (num_blocks, shape.num_layers, 2, block_size, shape.num_kv_heads, shape.head_dim)
-        self.pool = torch.empty(size, dtype=shape.dtype, device=device)
+        on_cpu = torch.device(device).type == "cpu"
+        self.pool = (
+            huge_pages.empty(size, shape.dtype)
+            if on_cpu
+            else torch.empty(size, dtype=shape.dtype, device=device)
+        )
         self.layers = [(self.pool[:, i, 0], self.pool[:, i, 1]) for i in range(shape.num_layers)]
 
     @property

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import torch
 
+from . import huge_pages
 from .backends import get_backend
 from .batch import Batch, BatchBuilder
 from .config import EngineConfig, parse_bytes
@@ -28,6 +29,8 @@ class ModelRunner:
     def __init__(self, loaded: LoadedModel, config: EngineConfig, max_model_len: int) -> None:
         self.model = loaded.model
         self.device = torch.device(loaded.model.device)
+        if self.device.type == "cpu":
+            huge_pages.move_weights(self.model)
         self.backend = get_backend(config.attention_backend, self.device)
         self.shape = KVShape(loaded.num_layers, loaded.num_kv_heads, loaded.head_dim, loaded.model.dtype)
         self.block_size = config.block_size

@@ -25,7 +25,7 @@ from rich.console import Console
 from ..errors import InvalidConfigError, MinipagedError
 from ..models.default_model import DEFAULT_MODEL, ensure_default_model
 from . import bench_report
-from .bench_systems import ENGINE, HF_BATCH_SIZES, PROFILE, measure
+from .bench_systems import ENGINE, HF_BATCH_SIZES, MOVED, PROFILE, measure
 from .bench_workload import Settings
 
 ONE_AT_A_TIME = "hf-1"
@@ -65,7 +65,7 @@ def bench(args: argparse.Namespace, measure: Measure | None = None) -> dict[str,
 
 def compare_systems(settings: Settings, measure: Measure, console: Console) -> dict[str, Any]:
     """Measure all systems on one workload. One request at a time comes last, to judge the others' tokens."""
-    order = [ENGINE, *(name for name in HF_BATCH_SIZES if name != ONE_AT_A_TIME), ONE_AT_A_TIME]
+    order = [ENGINE, *(name for name in HF_BATCH_SIZES if name != ONE_AT_A_TIME), MOVED, ONE_AT_A_TIME]
     systems: dict[str, dict[str, Any]] = {}
     for name in order:
         tokens = {other: figures["tokens"] for other, figures in systems.items()}
@@ -84,7 +84,7 @@ def compare_systems(settings: Settings, measure: Measure, console: Console) -> d
             del figures[key]
     return {
         "workload": workload,
-        "systems": {name: systems[name] for name in (ENGINE, *HF_BATCH_SIZES)},
+        "systems": {name: systems[name] for name in (ENGINE, *HF_BATCH_SIZES, MOVED)},
         "best_hf": best,
         "same_tokens_as_hf_1": compared,
         "engine_step": profile,

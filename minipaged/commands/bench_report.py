@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from .bench_systems import ENGINE, PROFILE
+from .bench_systems import ENGINE, MOVED, PROFILE
 from .doctor import installed_versions
 
 TITLES = {
@@ -22,6 +22,7 @@ TITLES = {
     "hf-1": "HF, one at a time",
     "hf-8": "HF, batches of 8",
     "hf-32": "HF, batches of 32",
+    MOVED: "the same, moved",
 }
 
 
@@ -109,7 +110,9 @@ def _print_notes(console: Console, results: dict[str, Any]) -> None:
         f"tokens/s counts the {workload['num_output_tokens']} tokens asked for. HF is transformers' generate "
         "with its default cache. Its batches are formed in order of arrival, padded on the left, and run to "
         "the longest of their outputs.",
-        f"× HF is the ratio to the fastest of the HF runs ({TITLES[results['best_hf']]}).",
+        f"× HF is the ratio to the fastest of the HF runs ({TITLES[results['best_hf']]}) as "
+        "transformers loads it. The last row has its weights moved into huge pages, as minipaged does on "
+        "a CPU.",
         "peak MiB is above what was in use before the run: "
         f"{mebibytes(engine['memory']['before_bytes'])} MiB for minipaged, "
         f"{mebibytes(fastest['memory']['before_bytes'])} MiB for HF, with weights of "

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from .. import huge_pages
 from ..errors import MinipagedError
 from ..usage import Usage
 from .bench_meters import PeakMemory, timed_parts
@@ -17,6 +18,8 @@ from .bench_workload import Settings, Workload, batches, make_workloads, padded_
 
 ENGINE, PROFILE = "minipaged", "minipaged-profile"
 HF_BATCH_SIZES = {"hf-1": 1, "hf-8": 8, "hf-32": 32}
+# The same once more with its weights where the engine puts them on a CPU: how much of the gain is only that.
+MOVED = "hf-32-moved"
 
 
 def measure(system: str, settings: Settings, rivals: dict[str, list[list[int]]]) -> dict[str, Any]:
@@ -29,6 +32,8 @@ def measure(system: str, settings: Settings, rivals: dict[str, list[list[int]]])
         return _measure_engine(settings)
     if system == PROFILE:
         return _profile_engine(settings)
+    if system == MOVED:
+        return _measure_hf(settings, 32, rivals, moved=True)
     return _measure_hf(settings, HF_BATCH_SIZES[system], rivals)
 
 
@@ -107,13 +112,17 @@ def _profile_engine(settings: Settings) -> dict[str, Any]:
 # ---------------------------------------------------------------------- Hugging Face generate
 
 
-def _measure_hf(settings: Settings, batch_size: int, rivals: dict[str, list[list[int]]]) -> dict[str, Any]:
+def _measure_hf(
+    settings: Settings, batch_size: int, rivals: dict[str, list[list[int]]], moved: bool = False
+) -> dict[str, Any]:
     from ..models.loading import load_model
 
     loaded = load_model(
         settings.model, dtype=settings.dtype, device=settings.device, attn_implementation="sdpa"
     )
     model = loaded.model
+    if moved and model.device.type == "cpu":
+        huge_pages.move_weights(model)
     workload, warm_up = make_workloads(settings, loaded)
     _make_greedy(model)
     _generate_hf(model, warm_up, batch_size)
