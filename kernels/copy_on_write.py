@@ -1,11 +1,13 @@
 """Copy-on-write's copies: whole blocks of the pool, many (source, destination) pairs in one launch.
 
 A block is one contiguous piece of memory with the K and V of every layer, so a copy needs no layout: the
-Numba kernel moves words of bytes. Twin: reference/copy_on_write.py.
+Numba kernel moves words of bytes. kernels/swap.py launches the same kernel between two pools.
+Twin: reference/copy_on_write.py.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -33,66 +35,103 @@ def copy_blocks(pool: Tensor, sources: Sequence[int] | Tensor, destinations: Seq
     """
     if not pool.is_contiguous():
         raise ValueError(f"pool: strides {pool.stride()}, must be contiguous")
-    pairs = _pairs(pool.shape[0], sources, destinations)
-    if not pairs:
-        return
-    if pool.is_cuda and torch.version.hip is None:  # Numba knows no ROCm: there torch copies, as on the CPU
-        with torch.cuda.device_of(pool):
+    pairs = checked_pairs(sources, destinations, pool.shape[0], pool.shape[0])
+    # Pairs are copied in no order, so the result must not depend on one.
+    if both := {source for source, _ in pairs} & {destination for _, destination in pairs}:
+        raise ValueError(
+            f"destinations: block {min(both)} is a source too, the copies would depend on their order"
+        )
+    copy_pairs(pool, pool, pairs)
+
+
+def copy_pairs(source_pool: Tensor, destination_pool: Tensor, pairs: list[tuple[int, int]]) -> None:
+    """Copy checked (source, destination) pairs: one launch on torch's current stream, or torch on the CPU.
+
+    The pools are contiguous [num_blocks, ...] with equal blocks, or one and the same. Where one of two is on
+    CUDA, the other is in pinned host memory, which a GPU reaches under the address that the host uses.
+    """
+    on_device = source_pool if source_pool.is_cuda else destination_pool
+    if not on_device.is_cuda or torch.version.hip is not None:  # Numba knows no ROCm
+        for source, destination in pairs:
+            destination_pool[destination].copy_(source_pool[source], non_blocking=True)
+    elif pairs:
+        with torch.cuda.device_of(on_device):
             stream = cuda.external_stream(torch.cuda.current_stream().cuda_stream)
-            on_device = torch.tensor(pairs, dtype=torch.int64, device=pool.device)
-            # sync=False: Numba would wait for the whole device, and one stream keeps the order anyway.
-            words, ids = (cuda.as_cuda_array(tensor, sync=False) for tensor in (as_words(pool), on_device))
-            launch_copy_blocks(words, ids, stream=stream)
-        return
-    for source, destination in pairs:
-        pool[destination].copy_(pool[source])
+            # From pageable memory torch would wait for all that the stream still has to do.
+            ids = torch.tensor(pairs).pin_memory().to(on_device.device, non_blocking=True)
+            widest = min(as_words(pool).element_size() for pool in (source_pool, destination_pool))
+            words = [_as_device_array(as_words(pool, widest)) for pool in (source_pool, destination_pool)]
+            launch_copy_blocks(words[0], words[1], _as_device_array(ids), stream)
 
 
-def as_words(pool: Tensor) -> Tensor:
-    """The pool's memory as [num_blocks, words], in the widest words that divide a block and its address."""
+def as_words(pool: Tensor, widest: int = 8) -> Tensor:
+    """The pool's memory as [num_blocks, words], in the widest words that divide a block and its address.
+
+    `widest` bounds the bytes of a word: 8, 4, 2 or 1.
+    """
     rows = pool.view(torch.int8).view(pool.shape[0], -1)
-    width = next(width for width in _WORDS if rows.shape[1] % width == 0 and rows.data_ptr() % width == 0)
+    width = next(
+        width
+        for width in _WORDS
+        if width <= widest and rows.shape[1] % width == 0 and rows.data_ptr() % width == 0
+    )
     return rows.view(_WORDS[width])
 
 
-def launch_copy_blocks(words: Any, pairs: Any, stream: Any = 0) -> None:
-    """`copy_blocks` by its kernel: words [num_blocks, words] and int64 pairs [n, 2], unchecked.
+def launch_copy_blocks(source_words: Any, destination_words: Any, pairs: Any, stream: Any = 0) -> None:
+    """The copies by their kernel, unchecked: both pools [num_blocks, words], int64 pairs [n, 2].
 
-    Arrays that Numba takes: device arrays, or NumPy arrays in its simulator (NUMBA_ENABLE_CUDASIM=1).
+    Words of one width and as many in each block; the pools may be the same array. Arrays that Numba takes:
+    device arrays, or NumPy arrays in its simulator (NUMBA_ENABLE_CUDASIM=1).
     """
-    threads = min(_THREADS, words.shape[1])
+    num_words = source_words.shape[1]
+    threads = min(_THREADS, num_words)
     # A few words a thread: enough blocks of threads to fill a GPU, few enough to start fast.
-    chunks = max(1, words.shape[1] // (threads * 4))
-    _copy_kernel[(pairs.shape[0], min(chunks, 65535)), threads, stream](words, pairs)
+    chunks = min(max(1, num_words // (threads * 4)), 65535)
+    _copy_kernel[(pairs.shape[0], chunks), threads, stream](source_words, destination_words, pairs)
 
 
 @cuda.jit
-def _copy_kernel(words, pairs):  # type: ignore[no-untyped-def]
+def _copy_kernel(source_words, destination_words, pairs):  # type: ignore[no-untyped-def]
     source = pairs[cuda.blockIdx.x, 0]
     destination = pairs[cuda.blockIdx.x, 1]
     first = cuda.blockIdx.y * cuda.blockDim.x + cuda.threadIdx.x
-    for word in range(first, words.shape[1], cuda.gridDim.y * cuda.blockDim.x):
-        words[destination, word] = words[source, word]
+    for word in range(first, source_words.shape[1], cuda.gridDim.y * cuda.blockDim.x):
+        destination_words[destination, word] = source_words[source, word]
 
 
-def _pairs(
-    num_blocks: int, sources: Sequence[int] | Tensor, destinations: Sequence[int] | Tensor
+def _as_device_array(tensor: Tensor) -> Any:
+    """Numba's view of a contiguous tensor of integers; torch itself gives none of host memory."""
+    interface = {
+        "shape": tuple(tensor.shape),
+        "typestr": f"<i{tensor.element_size()}",
+        "data": (tensor.data_ptr(), False),
+        "version": 3,
+    }
+    # sync=False and no stream named: Numba must not wait, one stream keeps the order anyway.
+    return cuda.from_cuda_array_interface(interface, owner=tensor, sync=False)
+
+
+def checked_pairs(
+    sources: Sequence[int] | Tensor,
+    destinations: Sequence[int] | Tensor,
+    num_sources: int,
+    num_destinations: int,
 ) -> list[tuple[int, int]]:
-    """The pairs as host integers, checked."""
+    """The pairs as host integers: ids within pools of so many blocks, no destination twice; or ValueError."""
     ids = [block.tolist() if isinstance(block, Tensor) else list(block) for block in (sources, destinations)]
     if len(ids[0]) != len(ids[1]):
         raise ValueError(f"sources, destinations: {len(ids[0])} and {len(ids[1])} blocks, must be as many")
-    for name, blocks in zip(("sources", "destinations"), ids, strict=True):
+    for name, blocks, num_blocks in (
+        ("sources", ids[0], num_sources),
+        ("destinations", ids[1], num_destinations),
+    ):
         for block in blocks:
             if not 0 <= block < num_blocks:
-                raise ValueError(f"{name}: block {block}, the pool has blocks 0 to {num_blocks - 1}")
-    # Pairs are copied in no order, so the result must not depend on one.
-    seen = set(ids[0])
-    for block in ids[1]:
-        if block in seen:
-            other = "a source too" if block in ids[0] else "named twice"
+                raise ValueError(f"{name}: block {block}, its pool has blocks 0 to {num_blocks - 1}")
+    for block, times in Counter(ids[1]).items():
+        if times > 1:
             raise ValueError(
-                f"destinations: block {block} is {other}, the copies would depend on their order"
+                f"destinations: block {block} is named twice, the copies would depend on their order"
             )
-        seen.add(block)
     return list(zip(*ids, strict=True))

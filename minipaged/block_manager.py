@@ -63,7 +63,7 @@ class BlockManager:
         available = self.num_available - num_unused_hits
         if num_new + num_spare_blocks > available:
             raise OutOfBlocksError(num_new + num_spare_blocks, available)
-        self.cache.claim(hits)
+        self.cache.share(hits)
         try:
             blocks = hits + self.cache.allocate(num_new)
         except BaseException:

@@ -25,8 +25,8 @@ class OutOfBlocksError(RuntimeError):
 class BlockAllocator:
     """A free stack and one reference count a block (paper section 4.2 and 4.4).
 
-    The stack starts with block 0 on top. `allocate` takes from the top, `free` pushes in the order given:
-    the last block freed is the first one taken. Every operation is all or nothing.
+    The stack starts with block 0 on top. `allocate` takes from the top, `free` gives back from the tail on:
+    what is freed as a whole is taken again in the same order. Every operation is all or nothing.
     """
 
     def __init__(self, num_blocks: int) -> None:
@@ -42,6 +42,11 @@ class BlockAllocator:
     def num_free(self) -> int:
         """Blocks on the free stack."""
         return len(self._free)
+
+    @property
+    def num_available(self) -> int:
+        """Blocks that `allocate` can hand out: here the free ones; a prefix cache can evict more."""
+        return self.num_free
 
     @property
     def num_in_use(self) -> int:
@@ -92,10 +97,10 @@ class BlockAllocator:
             self._counts[block] += 1
 
     def free(self, blocks: Iterable[int]) -> list[int]:
-        """Lower the count of each block by one, and return those that fell to zero, in order.
+        """Lower the count of each block by one, from the last to the first; return those that fell to zero.
 
-        They go back on the free stack, except those that are retained: they are cached from now on.
-        A block may be named as often as its count says. Raises ValueError on a double free.
+        In that order they go back on the free stack, except those that are retained: they are cached from
+        now on. A block may be named as often as its count says. Raises ValueError on a double free.
         """
         blocks = list(blocks)
         self._check_ids(blocks)
@@ -104,7 +109,7 @@ class BlockAllocator:
                 count = self._counts[block]
                 raise ValueError(f"double free: block {block} freed {times} times, its count is {count}")
         unused = []
-        for block in blocks:
+        for block in reversed(blocks):
             self._counts[block] -= 1
             if self._counts[block] == 0:
                 unused.append(block)

@@ -25,6 +25,17 @@ class Allocator(Protocol):
         """Give up one use of each block."""
 
 
+class SharingAllocator(Allocator, Protocol):
+    """What those ask who let several tables name a block; `BlockAllocator` and `PrefixCache` have it."""
+
+    @property
+    def num_available(self) -> int:
+        """Blocks that `allocate` can hand out."""
+
+    def share(self, blocks: Sequence[int]) -> None:
+        """Add one use of each block."""
+
+
 def copy_on_write(
     block_table: MutableSequence[int], index: int, allocator: Allocator
 ) -> tuple[int, int] | None:

@@ -114,7 +114,7 @@ class PrefixCache:
         """The cached blocks of the longest known prefix, from the first on, up to the first miss.
 
         At least one token is left to compute, since sampling needs its logits: a prompt that is known to
-        its last token still gives up its last block. Nothing is pinned yet: see `claim`.
+        its last token still gives up its last block. Nothing is pinned yet: see `share`.
         """
         found: list[int] = []
         for index in range(max(len(chain.token_ids) - 1, 0) // chain.block_size):
@@ -124,8 +124,8 @@ class PrefixCache:
             found.append(entry)
         return found
 
-    def claim(self, blocks: Iterable[int]) -> None:
-        """Use blocks that `lookup` found: one more use of each, and none of them can be evicted."""
+    def share(self, blocks: Iterable[int]) -> None:
+        """Use blocks that `lookup` found, or another table's: one more use of each, none can be evicted."""
         blocks = list(blocks)
         self.allocator.share(blocks)
         for block in blocks:
@@ -161,11 +161,11 @@ class PrefixCache:
     def free(self, blocks: Sequence[int]) -> list[int]:
         """Give up one use of each block of a table, and return those that nobody uses any more.
 
-        The tail is freed before the head, so that it is also evicted before it: a head without its tail is
-        still a prefix, a tail without its head can't be found.
+        The allocator frees the tail before the head, so it is also evicted before it: a head without its tail
+        is still a prefix, a tail without its head can't be found.
         """
-        unused = self.allocator.free(reversed(blocks))
-        self._unused.update((block, None) for block in unused if block in self._digests)
+        unused = self.allocator.free(blocks)
+        self._keep(unused)
         return unused
 
     def is_findable(self, block: int) -> bool:
@@ -181,6 +181,10 @@ class PrefixCache:
         known.parent = link.parent
         chain.adopt(index, known)
         return block
+
+    def _keep(self, unused: Iterable[int]) -> None:
+        """Line those of the blocks that are findable up for eviction: nobody uses them any more."""
+        self._unused.update((block, None) for block in unused if block in self._digests)
 
     def _evict(self) -> None:
         """Give the least recently used cached block back to the free stack."""

@@ -207,7 +207,7 @@ def test_a_shared_last_block_is_copied_before_it_is_written() -> None:
     world.scheduler.waiting.clear()
     b.sequence.token_ids[:] = list(a.sequence.token_ids)
     b.sequence.table = a.sequence.table.fork()
-    world.blocks.cache.claim(b.sequence.table.blocks)
+    world.blocks.cache.share(b.sequence.table.blocks)
     assert world.blocks.append_slot(a.sequence) == (1, 2)
     assert world.blocks.append_slot(b.sequence) is None  # it is the only owner left
     assert a.sequence.table.blocks == [0, 2] and b.sequence.table.blocks == [0, 1]

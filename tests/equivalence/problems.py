@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
@@ -137,6 +137,30 @@ def from_dense(
         window=window,
         softcap=softcap,
     )
+
+
+def zero_query(
+    values: Sequence[Sequence[float]],
+    query_lengths: Sequence[int] | None = None,
+    *,
+    device: str = "cpu",
+    **options: Any,
+) -> Problem:
+    """Queries of 0 weigh all keys alike: the answer is the mean of the values, in 16 equal columns."""
+    columns = [torch.tensor(row, device=device).reshape(-1, 1, 1).repeat(1, 1, 16) for row in values]
+    lengths = [1] * len(values) if query_lengths is None else query_lengths
+    starts = None
+    if query_lengths is not None:
+        starts = torch.tensor([0, *accumulate(query_lengths)], dtype=torch.int32, device=device)
+    keys = [torch.randn_like(column) for column in columns]
+    queries = torch.zeros(sum(lengths), 1, 16, device=device)
+    return from_dense(queries, keys, columns, query_starts=starts, **options)
+
+
+def means(result: Tensor) -> list[float]:
+    """What attention made of a `zero_query`: its first column, checked to be equal to all others."""
+    assert torch.equal(result, result[..., :1].expand_as(result))
+    return result[:, 0, 0].tolist()
 
 
 def relocated(

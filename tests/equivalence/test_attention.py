@@ -7,13 +7,23 @@ import math
 from dataclasses import replace
 from types import ModuleType
 
-import numpy as np
 import pytest
 import torch
-from problems import assert_close, chunk, from_dense, make_problem, oracle, relocated, run, subset
+from problems import (
+    assert_close,
+    chunk,
+    from_dense,
+    make_problem,
+    means,
+    oracle,
+    relocated,
+    run,
+    subset,
+    zero_query,
+)
 from torch import Tensor
 
-from minipaged.kernels import attention, attention_cpu
+from minipaged.kernels import attention, attention_cpu, block_table
 
 # A masked lane that computes inf - inf or 0 / 0 is a fault even where its result is thrown away.
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
@@ -99,33 +109,74 @@ def test_a_window_may_start_in_any_split(window):
     assert_close(attend(problem), oracle(problem))
 
 
-def zero_query(values: list[list[float]], query_lengths: list[int] | None = None, **options):
-    """Queries of 0 weigh all keys alike, so a row's answer is the mean of the values that it sees."""
-    columns = [
-        torch.tensor(row, dtype=SINGLE, device=device()).reshape(-1, 1, 1).repeat(1, 1, 16) for row in values
-    ]
-    lengths = [1] * len(values) if query_lengths is None else query_lengths
-    starts = None
-    if query_lengths is not None:
-        ends = np.cumsum([0, *query_lengths])
-        starts = torch.tensor(ends, dtype=torch.int32, device=device())
-    keys = [torch.randn_like(column) for column in columns]
-    queries = torch.zeros(sum(lengths), 1, 16, device=device())
-    return from_dense(queries, keys, columns, query_starts=starts, **options)
-
-
-def means(problem) -> list[float]:
-    """The first column of the answer, checked to be equal in all columns."""
-    result = attend(problem)
-    assert torch.equal(result, result[..., :1].expand_as(result))
-    return result[:, 0, 0].tolist()
-
-
 @pytest.mark.parametrize("query_lengths", [None, [1]], ids=["decode", "prefill"])
 def test_slots_that_hold_nan_change_nothing(query_lengths):
-    problem = zero_query([[1.0, 2.0, 6.0]], query_lengths)
+    problem = zero_query([[1.0, 2.0, 6.0]], query_lengths, device=device())
     assert problem.value_cache.isnan().any()
-    assert means(problem) == [3.0]
+    assert means(attend(problem)) == [3.0]
+
+
+@pytest.mark.parametrize("query_lengths", [None, [3]], ids=["decode", "prefill"])
+def test_nan_in_the_last_slot_and_in_the_blocks_that_pad_the_table(query_lengths):
+    keys, values = torch.full((2, 3, 4, 1, 16), math.nan, device=device())
+    keys[1, :3] = torch.randn(3, 1, 16)
+    values[1, :3] = torch.tensor([1.0, 2.0, 6.0]).reshape(3, 1, 1)
+    problem = zero_query([[1.0, 2.0, 6.0]], query_lengths, device=device())
+    table = torch.tensor([[1, 0, 2, 0]], dtype=torch.int32, device=device())
+    padded = replace(problem, key_cache=keys, value_cache=values, block_tables=table)
+    assert means(attend(padded)) == ([3.0] if query_lengths is None else [1.0, 1.5, 3.0])
+
+
+@pytest.mark.parametrize("query_lengths", [None, [2, 3, 4]], ids=["decode", "prefill"])
+def test_a_block_may_be_larger_than_any_tile(query_lengths):
+    problem = make_problem(
+        [543, 544, 545], query_lengths, num_heads=2, num_kv_heads=1, block_size=544, device=device()
+    )
+    assert_close(attend(problem), oracle(problem))
+
+
+def test_every_row_merges_its_own_splits():
+    # One split of 256 tokens, two, three and eight, and none; the mean of 0 to n - 1 is (n - 1) / 2.
+    lengths = [33, 0, 2048, 1, 257, 600]
+    problem = zero_query([[float(j) for j in range(n)] for n in lengths], block_size=16, device=device())
+    expected = [16.0, 0.0, 1023.5, 0.0, 128.0, 299.5]
+    assert means(attend(problem)) == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_sequence_that_grows_token_by_token():
+    # Blocks of 4 in the order 2, 0, 1: each token's value is its position, so the mean is (n - 1) / 2.
+    keys, values = torch.full((2, 3, 4, 1, 16), math.nan, device=device())
+    table = torch.full((1, 3), -1, dtype=torch.int32, device=device())
+    query = torch.zeros(1, 1, 16, device=device())
+    on_host = under_test is attention_cpu
+    slot_mapping = block_table.slot_mapping if on_host else block_table.launch_slot_mapping
+    write_kv = block_table.write_kv if on_host else block_table.launch_write_kv
+    for position in range(9):
+        if position % 4 == 0:
+            table[0, position // 4] = (2, 0, 1)[position // 4]
+        here, row = torch.tensor([[position], [0]], device=device())
+        slot = slot_mapping(table, here, row, 4)
+        write_kv(query + 1, query + position, keys, values, slot)
+        rows = (table, torch.tensor([position + 1], dtype=torch.int32, device=device()))
+        decoded = under_test.decode_attention(query, keys, values, *rows, scale=1.0)
+        assert means(decoded) == pytest.approx([position / 2], abs=1e-6)
+    starts = torch.tensor([0, 9], dtype=torch.int32, device=device())
+    filled = under_test.prefill_attention(query.expand(9, 1, 16), keys, values, *rows, starts, scale=1.0)
+    assert means(filled) == pytest.approx([n / 2 for n in range(9)], abs=1e-6)
+
+
+@pytest.mark.parametrize("query_lengths", [None, [2]], ids=["decode", "prefill"])
+def test_what_a_larger_batch_left_in_the_same_tensors_changes_nothing(query_lengths):
+    problem = make_problem([5], query_lengths, device=device())
+    # Of a batch of three: longer tables of blocks that hold NaN, or that are long gone.
+    tables = torch.full((3, 8), 77, dtype=torch.int32, device=device())
+    lengths = torch.full((3,), 32, dtype=torch.int32, device=device())
+    tables[0, :2], lengths[:1] = problem.block_tables[0, :2], problem.context_lengths
+    reused = replace(problem, block_tables=tables[:1], context_lengths=lengths[:1])
+    if query_lengths is not None:
+        starts = torch.tensor([0, 2, 9, 12], dtype=torch.int32, device=device())
+        reused = replace(reused, query_starts=starts[:2])
+    assert torch.equal(attend(reused), attend(problem))
 
 
 @pytest.mark.parametrize("query_lengths", [None, [1]], ids=["decode", "prefill"])
@@ -154,22 +205,29 @@ def test_a_padded_group_does_not_write_into_its_neighbour(query_lengths):
 
 
 def test_a_chunk_sees_all_that_was_cached_before_it():
-    assert means(zero_query([[0.0, 1.0, 2.0, 3.0, 4.0]], [2])) == [1.5, 2.0]
+    assert means(attend(zero_query([[0.0, 1.0, 2.0, 3.0, 4.0]], [2], device=device()))) == [1.5, 2.0]
 
 
 def test_a_window_counts_the_query_itself_on_both_paths():
     count_up = [float(position) for position in range(10)]
-    assert means(zero_query([count_up], window=4)) == [7.5]
-    rows = means(zero_query([count_up], [10], window=4))
+    assert means(attend(zero_query([count_up], window=4, device=device()))) == [7.5]
+    rows = means(attend(zero_query([count_up], [10], window=4, device=device())))
     assert rows == [0.0, 0.5, 1.0, 1.5, 2.5, 3.5, 4.5, 5.5, 6.5, 7.5]
 
 
 def test_nothing_before_the_window_is_read():
-    problem = zero_query([[float(position) for position in range(10)]], window=2)
+    problem = zero_query([[float(position) for position in range(10)]], window=2, device=device())
     passed = problem.block_tables[0, :2].long()  # positions 0 to 7; the query at 9 sees 8 and 9
     problem.key_cache[passed] = math.nan
     problem.value_cache[passed] = math.nan
-    assert means(problem) == [8.5]
+    assert means(attend(problem)) == [8.5]
+
+
+def test_an_empty_row_between_others_with_as_many_queries():
+    problem = make_problem([3, 0, 5], [1, 0, 1], device=device())
+    result = attend(problem)
+    assert torch.equal(result, attend(subset(problem, [0, 2])))
+    assert_close(result, oracle(problem))
 
 
 def test_an_empty_row_gives_zeros_and_leaves_the_others_as_they_are():

@@ -10,8 +10,12 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 # What has no counterpart, and why. A file, or a file::name.
 ONE_SIDED = {
-    "reference/allocator.py": "the engine allocates on the host; the kernel for a device is yet to come",
+    "reference/contiguous.py": "what paging replaces: the baseline",
+    "reference/slot_allocator.py": "where contiguous pieces lie: the baseline",
     "reference/prefix_cache.py": "every engine keeps its prefix cache on the host",
+    "reference/allocator.py::OutOfBlocksError": "a device can't raise: it says how many are missing",
+    "kernels/allocator.py::Freed": "what a device says of a free, as tensors",
+    "kernels/beam_search.py::Reordered": "what a device says of its beams, as tensors",
     "reference/attention.py::Partial": "in a kernel the running softmax is three registers, not an object",
     "reference/attention.py::fold_block": "a kernel does this in its loop over tiles",
     "reference/attention.py::merge_partials": "a kernel of its own does this, launched by decode_attention",
@@ -20,10 +24,16 @@ ONE_SIDED = {
     "reference/block_table.py::num_blocks_for": "host arithmetic",
     "reference/block_table.py::token_address": "the paper's formula; a kernel has strides for it",
     "reference/copy_on_write.py::Allocator": "the protocol of a host-side argument",
+    "reference/copy_on_write.py::SharingAllocator": "the protocol of a host-side argument",
     "reference/copy_on_write.py::copy_on_write": "the host decides what to copy; the kernel copies",
     "kernels/block_table.py::launch_slot_mapping": "the launch alone: slot_mapping may index instead",
     "kernels/block_table.py::launch_write_kv": "the launch alone: write_kv may index instead",
     "kernels/block_table.py::require_launch": "only a kernel can be called where it can't be launched",
+    "reference/swap.py::swap_out": "the host decides what to move; the kernel moves",
+    "reference/swap.py::swap_in": "the host decides what to move; the kernel moves",
+    "kernels/swap.py::host_pool": "plain Python has no pinned memory",
+    "kernels/copy_on_write.py::checked_pairs": "argument checks that copy and swap share",
+    "kernels/copy_on_write.py::copy_pairs": "where torch or a launch is chosen, for copy and swap",
     "kernels/copy_on_write.py::as_words": "only a kernel cares how wide its loads are",
     "kernels/copy_on_write.py::launch_copy_blocks": "the launch alone: copy_blocks may index instead",
 }

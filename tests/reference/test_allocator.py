@@ -43,10 +43,19 @@ def test_blocks_are_handed_out_from_zero_and_one_at_a_time_or_many_is_the_same()
 def test_the_last_block_freed_is_the_first_one_taken():
     allocator = BlockAllocator(5)
     allocator.allocate(5)
-    assert allocator.free([1, 4, 2]) == [1, 4, 2]
-    assert allocator.free_order() == [2, 4, 1]
+    assert allocator.free([1, 4, 2]) == [2, 4, 1]  # from the tail on
+    assert allocator.free_order() == [1, 4, 2]
     assert allocator.free([0]) == [0]
-    assert allocator.allocate(3) == [0, 2, 4]
+    assert allocator.allocate(3) == [0, 1, 4]
+
+
+def test_what_is_freed_as_a_whole_is_taken_again_in_the_same_order():
+    allocator = BlockAllocator(5)
+    table = allocator.allocate(4)
+    order = allocator.free_order()
+    allocator.free(table)
+    assert allocator.free_order() == [*table, *order]
+    assert allocator.allocate(4) == table
 
 
 def test_free_order_is_a_copy():
@@ -125,7 +134,7 @@ def test_a_retained_block_is_cached_when_unused_and_can_come_back():
     allocator.allocate(2)
     allocator.retain(0)
     assert states(allocator) == (1, 2, 0)
-    assert allocator.free([0, 1]) == [0, 1]
+    assert allocator.free([0, 1]) == [1, 0]
     assert states(allocator) == (2, 0, 1)
     assert allocator.free_order() == [1, 2]  # the cached block is not among them
     fails_unchanged(allocator, OutOfBlocksError, allocator.allocate, 3)

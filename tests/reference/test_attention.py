@@ -78,7 +78,7 @@ def edge_lengths(block_size: int) -> list[int]:
     return sorted(length for length in around if length > 0)
 
 
-CASES = [(block_size, length) for block_size in (1, 3, 4, 16) for length in edge_lengths(block_size)]
+CASES = [(block_size, length) for block_size in (1, 3, 4, 12, 16) for length in edge_lengths(block_size)]
 OPTIONS = [(None, None), (1, None), (5, None), (100, None), (None, 1.5), (3, 0.7)]
 
 
@@ -128,6 +128,23 @@ def test_stale_slots_never_reach_the_sum():
     assert decode_attention([[0.0]], key_cache, value_cache, [1], 3, scale=1.0) == [[3.0]]
     padded = [1, 0, 2, -1]  # entries past the context are never followed
     assert decode_attention([[0.0]], key_cache, value_cache, padded, 3, scale=1.0) == [[3.0]]
+    prompt = prefill_attention([[[0.0]]] * 3, key_cache, value_cache, padded, 3, scale=1.0)
+    assert prompt == [[[1.0]], [[1.5]], [[3.0]]]
+
+
+def test_table_entries_past_the_context_change_no_bit():
+    keys, values = [[[0.3]], [[-1.0]], [[2.0]], [[0.7]], [[1.1]]], ramp(5)
+    key_cache, value_cache = [[[[NAN]]] * 4 for _ in range(4)], [[[[NAN]]] * 4 for _ in range(4)]
+    for position in range(5):
+        key_cache[(2, 0)[position // 4]][position % 4] = keys[position]
+        value_cache[(2, 0)[position // 4]][position % 4] = values[position]
+    for call, query in ((decode_attention, [[1.0]]), (prefill_attention, [[[1.0]], [[0.5]]])):
+        found = [
+            call(query, key_cache, value_cache, table, 5, scale=1.0)
+            for table in ([2, 0, -1, -1], [2, 0, 3, 3], [2, 0])
+        ]
+        assert found[0] == found[1] == found[2]
+        assert not np.isnan(found[0]).any()
 
 
 def test_a_chunk_sees_the_cached_tokens_before_it():
@@ -165,6 +182,8 @@ def test_all_columns_of_an_odd_head_size_count():
     query = [[10.0 * x for x in unit]]
     (output,) = decode_attention(query, [keys], [values], [0], 2, scale=80**-0.5)
     assert output == pytest.approx([0.7536] * 80, abs=5e-5)
+    ((last,),) = prefill_attention([query], [keys], [values], [0], 2, scale=80**-0.5)
+    assert last == output
 
 
 def test_softcap_bends_the_scaled_score():
@@ -179,6 +198,8 @@ def test_each_group_of_query_heads_reads_its_own_kv_head():
     keys = [[[0.0], [0.0]]] * 3
     found = decode_attention([[1.0]] * 14, [keys], [values], [0], 3, scale=1.0)
     assert found == [[1.0]] * 7 + [[100.0]] * 7
+    found = prefill_attention([[[1.0]] * 14] * 2, [keys], [values], [0], 3, scale=1.0)
+    assert found == [[[1.0]] * 7 + [[100.0]] * 7] * 2
 
 
 def test_large_scores_do_not_overflow():

@@ -149,11 +149,11 @@ def test_when_both_beams_come_from_one_parent_the_other_dies_and_the_parent_live
     pool.allocator.free(beam_b.blocks)
     assert pool.counts(beam_a) == [2, 2]
     assert pool.allocator.reference_count(tail_of_b) == 0
-    assert pool.allocator.free_order()[0] == tail_of_b
+    assert pool.allocator.free_order()[:2] == beam_b.blocks
 
     for child, token in zip(children, "XY", strict=True):
         pool.append(child, token)
-    assert pool.copies == [(1, tail_of_b)]
+    assert pool.copies == [(1, beam_b.blocks[0])]
     assert pool.allocator.num_in_use == 3
     assert [pool.read(child) for child in children] == ["abcdefX", "abcdefY"]
 
@@ -172,7 +172,7 @@ def test_a_copy_may_take_the_place_of_a_cached_block():
     cache.publish(PrefixChain([1, 2, 3, 4], BLOCK_SIZE), [old], 0, 1)
     cache.free([old])
     table = cache.allocate(1)
-    cache.claim(table)  # a second table
+    cache.share(table)  # a second table
     assert cache.allocator.num_free == 0
     assert copy_on_write(table, 0, cache) == (1, old)
     assert not cache.is_findable(old)

@@ -1,6 +1,6 @@
 """The prefix cache: what is found is right, what is evicted is gone, and counts add up whatever happens.
 
-Requests are played by hand: look up, claim, allocate, publish, free. A shadow dictionary remembers which
+Requests are played by hand: look up, share, allocate, publish, free. A shadow dictionary remembers which
 tokens were last written to each block, so a block found under stale content is caught even where hashes
 collide by design. A machine then runs random requests with good and bad hash functions.
 """
@@ -55,7 +55,7 @@ def start(cache: PrefixCache, chain: PrefixChain) -> Request:
     """Look the prompt up and give it a table; its K and V are not computed yet."""
     found = cache.lookup(chain)
     num_blocks = -(-len(chain.token_ids) // chain.block_size)
-    cache.claim(found)
+    cache.share(found)
     blocks = found + cache.allocate(num_blocks - len(found))
     return Request(chain, blocks, len(found) * chain.block_size)
 
@@ -164,7 +164,7 @@ def test_the_tail_is_evicted_before_the_head():
 def test_without_the_head_nothing_is_found():
     cache = make_cache(3)
     blocks = run(cache, tokens(12)).blocks
-    cache.claim(blocks[1:])  # somebody holds the tail, so the head has to go
+    cache.share(blocks[1:])  # somebody holds the tail, so the head has to go
     cache.allocate(1)
     assert [cache.is_findable(block) for block in blocks] == [False, True, True]
     assert cache.lookup(PrefixChain(tokens(12), BLOCK_SIZE)) == []
@@ -173,7 +173,7 @@ def test_without_the_head_nothing_is_found():
 def test_a_tail_is_found_again_once_its_head_is_computed_again():
     cache = make_cache(4)
     blocks = run(cache, tokens(12)).blocks
-    cache.claim(blocks[1:])
+    cache.share(blocks[1:])
     taken = cache.allocate(2)  # the free block and the head
     assert set(taken) == {3, blocks[0]}
     cache.free(taken)
@@ -187,7 +187,7 @@ def test_the_least_recently_used_prompt_is_evicted_first():
     for first in (0, 100, 200):
         run(cache, tokens(4, first))
     oldest = cache.lookup(PrefixChain(tokens(5, 0), BLOCK_SIZE))
-    cache.claim(oldest)
+    cache.share(oldest)
     cache.free(oldest)  # used again: 100 is the oldest now
     cache.allocate(1)
     lookups = {first: cache.lookup(PrefixChain(tokens(5, first), BLOCK_SIZE)) for first in (0, 100, 200)}
@@ -204,10 +204,10 @@ def test_free_blocks_are_used_before_cached_ones():
     assert states(cache) == (0, 3, 1)
 
 
-def test_a_claimed_block_is_never_evicted():
+def test_a_shared_block_is_never_evicted():
     cache = make_cache(3)
     blocks = run(cache, tokens(8)).blocks
-    cache.claim(cache.lookup(PrefixChain(tokens(9), BLOCK_SIZE)))
+    cache.share(cache.lookup(PrefixChain(tokens(9), BLOCK_SIZE)))
     assert cache.num_available == 1
     with pytest.raises(OutOfBlocksError):
         cache.allocate(2)
@@ -218,8 +218,8 @@ def test_a_claimed_block_is_never_evicted():
 def test_two_users_of_a_cached_block_count_twice():
     cache = make_cache(3)
     blocks = run(cache, tokens(8)).blocks
-    cache.claim(blocks)
-    cache.claim(blocks)
+    cache.share(blocks)
+    cache.share(blocks)
     assert [cache.reference_count(block) for block in blocks] == [2, 2]
     assert cache.free(blocks) == []
     assert states(cache) == (1, 2, 0)
@@ -227,12 +227,12 @@ def test_two_users_of_a_cached_block_count_twice():
     assert states(cache) == (1, 0, 2)
 
 
-def test_claiming_a_free_block_is_refused_and_changes_nothing():
+def test_sharing_a_free_block_is_refused_and_changes_nothing():
     cache = make_cache(3)
     blocks = run(cache, tokens(8)).blocks
     before = complete_state(cache)
     with pytest.raises(ValueError, match="block 2 is free"):
-        cache.claim([*blocks, 2])
+        cache.share([*blocks, 2])
     assert complete_state(cache) == before
 
 
@@ -297,7 +297,7 @@ def test_a_failed_allocation_changes_nothing_at_all():
     assert (caught.value.available, caught.value.missing) == (2, 1)
     assert complete_state(cache) == before
 
-    cache.claim(found)  # claimed too early, and given up: nothing leaks
+    cache.share(found)  # shared too early, and given up: nothing leaks
     with pytest.raises(OutOfBlocksError):
         cache.allocate(3)
     cache.free(found)
@@ -352,7 +352,7 @@ def test_a_child_is_not_found_behind_what_took_its_parents_digest(hash_function:
     a, b, c = [1, 2, 3, 9], [5, 6, 7, 8], [4, 2, 3, 9]
     cache = make_cache(3)
     blocks = run(cache, a + b, hash_function=hash_function).blocks
-    cache.claim(blocks[1:])
+    cache.share(blocks[1:])
     cache.allocate(1)  # the free block
     (taken,) = cache.allocate(1)  # evicts A
     assert taken == blocks[0]
@@ -572,7 +572,7 @@ class PrefixCacheMachine(RuleBasedStateMachine):
     def start(self, prompt: list[int], salt: str | None) -> None:
         request = Live(prompt, salt, self.hash_function)
         found = self.find(request)
-        self.cache.claim(found)
+        self.cache.share(found)
         self.unused = [block for block in self.unused if block not in found]
         taken = self.allocate(-(-len(prompt) // 2) - len(found))
         request.blocks = found + (taken or [])
@@ -607,7 +607,7 @@ class PrefixCacheMachine(RuleBasedStateMachine):
         if other:
             self.cache.free(other)
         found = self.find(request)
-        self.cache.claim(found)
+        self.cache.share(found)
         self.unused = [block for block in self.unused if block not in found]
         request.blocks = found + (self.allocate(-(-len(request.token_ids) // 2) - len(found)) or [])
         if len(request.blocks) * 2 < len(request.token_ids):
