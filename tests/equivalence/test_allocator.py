@@ -7,13 +7,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from worlds import KernelWorld, ReferenceWorld, ids
+from worlds import DEVICE, KernelWorld, ReferenceWorld, ids
 
 from minipaged.kernels import allocator as device
 from minipaged.reference.allocator import BlockAllocator, OutOfBlocksError
 from minipaged.reference.block_table import BlockTable
-
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def allocate(
@@ -21,8 +19,8 @@ def allocate(
 ) -> tuple[int, list[list[int]], list[int]]:
     """One launch for all requests: its verdict, the tables, their lengths."""
     tables = torch.full((len(requests), max_blocks), -1, dtype=torch.int32, device=DEVICE)
-    table_lengths = ids(lengths).to(DEVICE)
-    verdict = int(blocks.allocate(ids(requests).to(DEVICE), tables, table_lengths))
+    table_lengths = ids(lengths)
+    verdict = int(blocks.allocate(ids(requests), tables, table_lengths))
     return verdict, tables.tolist(), table_lengths.tolist()
 
 
@@ -78,9 +76,9 @@ def test_a_block_named_by_several_entries_of_a_launch_falls_once() -> None:
     reference.allocate(5)
     for pool in (blocks, reference):
         shared = [3, 1, 3]
-        pool.share(ids(shared).to(DEVICE) if pool is blocks else shared)  # type: ignore[arg-type]
+        pool.share(ids(shared) if pool is blocks else shared)  # type: ignore[arg-type]
     entries = [3, 0, -1, 3, 1, 3, 4, 1]
-    unused, refused = blocks.free(ids(entries).to(DEVICE))
+    unused, refused = blocks.free(ids(entries))
     # From the tail on: 4 falls, then 1 with its second entry, 0, and 3 with its third.
     assert (unused.tolist(), int(refused)) == ([4, 1, 0, 3, -1, -1, -1, -1], 0)
     expected = reference.free([entry for entry in entries if entry >= 0])
@@ -98,7 +96,7 @@ def test_a_double_free_or_a_strange_id_is_counted_and_changes_nothing(
     blocks = device.BlockAllocator(5, DEVICE)
     allocate(blocks, [2], [0])
     before = state(blocks)
-    freed = blocks.free(ids(entries).to(DEVICE))
+    freed = blocks.free(ids(entries))
     assert int(freed.refused) == refused
     assert freed.unused.tolist() == [-1] * len(entries)
     assert state(blocks) == before
@@ -110,29 +108,33 @@ def test_a_free_block_can_not_be_shared(entries: list[int], refused: int) -> Non
     blocks = device.BlockAllocator(5, DEVICE)
     allocate(blocks, [2], [0])
     before = state(blocks)
-    assert int(blocks.share(ids(entries).to(DEVICE))) == refused
+    assert int(blocks.share(ids(entries))) == refused
     assert state(blocks) == before
 
 
 def test_strided_arguments_are_read_as_they_are() -> None:
     blocks = device.BlockAllocator(9, DEVICE)
     tables = torch.full((3, 2), -1, dtype=torch.int32, device=DEVICE).t()
-    requests = ids([2, 99, 1, 99]).to(DEVICE)[::2]
-    lengths = ids([0, 7, 1, 7]).to(DEVICE)[::2]
+    requests = ids([2, 99, 1, 99])[::2]
+    lengths = ids([0, 7, 1, 7])[::2]
     assert int(blocks.allocate(requests, tables, lengths)) == 0
     assert tables.tolist() == [[0, 1, -1], [-1, 2, -1]]
     assert lengths.tolist() == [2, 2]
-    assert int(blocks.free(ids([0, 1, 1, 0]).to(DEVICE)[::3]).refused) == 1  # 0 twice
-    assert int(blocks.free(ids([0, 1, 1, 0]).to(DEVICE)[::2]).refused) == 0  # 0 and 1
+    assert int(blocks.free(ids([0, 1, 1, 0])[::3]).refused) == 1  # 0 twice
+    assert int(blocks.free(ids([0, 1, 1, 0])[::2]).refused) == 0  # 0 and 1
 
 
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
         (lambda a: a.allocate(ids([1]), ids([0]), ids([0])), ValueError, "block_tables: shape"),
-        (lambda a: a.allocate(ids([1, 2]), torch.zeros(1, 2).int(), ids([0])), ValueError, "num_blocks: 2"),
-        (lambda a: a.allocate(ids([1]), torch.zeros(1, 2), ids([0])), TypeError, "block_tables: dtype"),
-        (lambda a: a.allocate(ids([1]).long(), torch.zeros(1, 2).int(), ids([0])), TypeError, "num_blocks"),
+        (lambda a: a.allocate(ids([1, 2]), ids([0, 0])[None], ids([0])), ValueError, "num_blocks: 2"),
+        (
+            lambda a: a.allocate(ids([1]), ids([0, 0])[None].float(), ids([0])),
+            TypeError,
+            "block_tables: dtype",
+        ),
+        (lambda a: a.allocate(ids([1]).long(), ids([0, 0])[None], ids([0])), TypeError, "num_blocks"),
         (lambda a: a.free(ids([1])[None]), ValueError, "blocks: shape"),
         (lambda a: a.share(ids([1]).long()), TypeError, "blocks: dtype"),
         (lambda a: a.retain(0), ValueError, "block 0 is not in use"),
@@ -142,13 +144,13 @@ def test_strided_arguments_are_read_as_they_are() -> None:
 )
 def test_bad_arguments_are_named(call, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
-        call(device.BlockAllocator(4, "cpu"))
+        call(device.BlockAllocator(4, DEVICE))
 
 
 @pytest.mark.parametrize("num_blocks", [0, -1, 2.5, True])
 def test_a_pool_has_at_least_one_block(num_blocks: int) -> None:
     with pytest.raises(ValueError, match="num_blocks must be a positive integer"):
-        device.BlockAllocator(num_blocks, "cpu")
+        device.BlockAllocator(num_blocks, DEVICE)
 
 
 batches = st.lists(st.lists(st.integers(0, 4), min_size=1, max_size=4), min_size=1, max_size=5)
@@ -170,7 +172,7 @@ def test_whole_batches_leave_both_allocators_in_the_same_state(batches: list[lis
         assert [row[: len(blocks)] for row, blocks in zip(tables, expected, strict=True)] == expected
         owned += expected
         table = owned.pop(0)
-        unused = blocks.free(ids(table).to(DEVICE)).unused
+        unused = blocks.free(ids(table)).unused
         assert unused[unused >= 0].tolist() == reference.free(table)
         assert blocks.free_order() == reference.free_order()
         assert blocks.counts.tolist() == [reference.reference_count(block) for block in range(20)]

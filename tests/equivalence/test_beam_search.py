@@ -7,20 +7,18 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from worlds import KernelWorld, ReferenceWorld, ids
+from worlds import DEVICE, KernelWorld, ReferenceWorld, ids
 
 from minipaged.kernels import beam_search
 from minipaged.kernels.allocator import BlockAllocator
 from minipaged.reference.allocator import OutOfBlocksError
 from minipaged.reference.block_table import BlockTable, num_blocks_for
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-
 
 def start(num_blocks: int, num_tokens: list[int], block_size: int = 4) -> tuple[BlockAllocator, torch.Tensor]:
     """An allocator and the tables of sequences of so many tokens."""
     allocator = BlockAllocator(num_blocks, DEVICE)
-    needed = ids([num_blocks_for(tokens, block_size) for tokens in num_tokens]).to(DEVICE)
+    needed = ids([num_blocks_for(tokens, block_size) for tokens in num_tokens])
     tables = torch.full((len(num_tokens), 4), -1, dtype=torch.int32, device=DEVICE)
     assert int(allocator.allocate(needed, tables, torch.zeros_like(needed))) == 0
     return allocator, tables
@@ -29,8 +27,8 @@ def start(num_blocks: int, num_tokens: list[int], block_size: int = 4) -> tuple[
 def reorder(
     allocator: BlockAllocator, tables: torch.Tensor, num_tokens: list[int], parents: list[int]
 ) -> beam_search.Reordered:
-    lengths = ids(num_tokens).to(DEVICE)
-    return beam_search.reorder_beams(tables, ids(parents).to(DEVICE), allocator, lengths, 4)
+    lengths = ids(num_tokens)
+    return beam_search.reorder_beams(tables, ids(parents), allocator, lengths, 4)
 
 
 def test_two_requests_in_one_launch() -> None:
@@ -68,18 +66,18 @@ def test_strange_parents_are_counted_and_nothing_is_changed(parents: list[int], 
 @pytest.mark.parametrize(
     ("changed", "error", "message"),
     [
-        ({"block_tables": torch.zeros(4).int()}, ValueError, "block_tables: shape"),
-        ({"block_tables": torch.zeros(1, 4)}, TypeError, "block_tables: dtype"),
-        ({"parents": torch.zeros(1)}, TypeError, "parents: dtype"),
+        ({"block_tables": ids([0, 0, 0, 0])}, ValueError, "block_tables: shape"),
+        ({"block_tables": ids([0, 0, 0, 0])[None].float()}, TypeError, "block_tables: dtype"),
+        ({"parents": ids([0]).float()}, TypeError, "parents: dtype"),
         ({"num_tokens": ids([4, 4])}, ValueError, "num_tokens: 2 entries, must be 1"),
         ({"block_size": 0}, ValueError, "block_size: 0"),
     ],
 )
 def test_bad_arguments_are_named(changed: dict, error: type[Exception], message: str) -> None:
     arguments = {
-        "block_tables": torch.zeros((1, 4), dtype=torch.int32),
+        "block_tables": ids([0, 0, 0, 0])[None],
         "parents": ids([0]),
-        "allocator": BlockAllocator(4, "cpu"),
+        "allocator": BlockAllocator(4, DEVICE),
         "num_tokens": ids([4]),
         "block_size": 4,
     }

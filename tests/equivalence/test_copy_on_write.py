@@ -1,12 +1,15 @@
-"""Block copies: the torch path, and the Numba CUDA kernel on a GPU or in Numba's simulator."""
+"""Copy-on-write in both worlds; and block copies: torch's path, and the Numba kernel, maybe simulated."""
 
 import os
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from worlds import KernelWorld, ReferenceWorld
 
 from minipaged.kernels.copy_on_write import as_words, copy_blocks, launch_copy_blocks
+from minipaged.reference.block_table import BlockTable
 
 HAS_GPU = torch.cuda.is_available()
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
@@ -118,3 +121,38 @@ def test_copies_keep_their_place_in_the_current_stream():
             copy_blocks(pool, [0], [1])
             copy_blocks(pool, [1], [2])
             assert pool[2].eq(step).all()
+
+
+@pytest.mark.parametrize("num_tokens", [5, 6, 7, 8])
+def test_sequences_that_part_within_a_block_keep_their_own_tokens_in_both_worlds(num_tokens):
+    """Three sequences share a prompt and go their own ways: who copies, what each reads, and attends to."""
+    generator = np.random.default_rng(num_tokens)
+    prompt = generator.standard_normal((num_tokens, 2, 4))
+    own = generator.standard_normal((3, 5, 2, 4))  # [sequence][step][K and V][head_dim]
+    query = generator.standard_normal((2, 4))
+    states = []
+    for world in (ReferenceWorld(16, 1, 4, 4), KernelWorld(16, 1, 4, 4)):
+        first = BlockTable(4, world.cache.allocate(2), num_tokens)
+        world.write(first, range(num_tokens), prompt[:, 0].tolist(), prompt[:, 1].tolist())
+        tables = [first, world.fork(first), world.fork(first)]
+        for step in range(5):
+            for table, tokens in zip(tables, own, strict=True):
+                world.append_slot(table)
+                world.write(table, [table.num_tokens - 1], *tokens[step, :, None].tolist())
+        # The first two copy a last block that is not full, the third keeps it. At an edge nobody copies.
+        assert world.copies == ([] if num_tokens == 8 else [(1, 2), (1, 3)])
+        for table, tokens in zip(tables, own, strict=True):
+            keys, values = np.concatenate([prompt, tokens]).transpose(1, 0, 2)
+            assert world.read(table) == [keys.tolist(), values.tolist()]
+            weights = np.exp(0.5 * query @ keys.T)
+            output = world.attend(query.tolist(), table)
+            expected = weights / weights.sum(axis=1, keepdims=True) @ values
+            np.testing.assert_allclose(output, expected, rtol=1e-12, atol=1e-14)
+            in_order, plain = type(world)(4, 1, 4, 4), BlockTable(4, range(len(table)), table.num_tokens)
+            in_order.write(plain, range(table.num_tokens), keys.tolist(), values.tolist())
+            assert in_order.attend(query.tolist(), plain) == output
+        for table in tables:
+            world.free(table.blocks)
+        assert world.allocator.num_free == 16
+        states.append(world.state())
+    assert states[0] == states[1]

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from minipaged.kernels import allocator as device
-from minipaged.kernels import attention_cpu, beam_search, block_table, copy_on_write
+from minipaged.kernels import attention as device_attention
+from minipaged.kernels import attention_cpu, beam_search, block_table, copy_on_write, swap
 from minipaged.reference import attention
 from minipaged.reference import beam_search as reference_beam_search
 from minipaged.reference import copy_on_write as reference_copies
@@ -25,20 +26,22 @@ from minipaged.reference.allocator import BlockAllocator, OutOfBlocksError
 from minipaged.reference.block_table import BlockTable, slot_mapping, write_kv
 from minipaged.reference.prefix_cache import PrefixCache
 
+# Without a GPU, Triton interprets and Numba simulates.
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 NAN = math.nan
 Vector = list[float]
 
 
 def ids(blocks: Sequence[int]) -> Tensor:
     """Block ids as kernels take them."""
-    return torch.tensor(list(blocks), dtype=torch.int32)
+    return torch.tensor(list(blocks), dtype=torch.int32, device=DEVICE)
 
 
 class DeviceAllocator:
     """The device's allocator in the reference's clothes: lists in, lists out, refusals as its errors."""
 
     def __init__(self, num_blocks: int) -> None:
-        self.blocks = device.BlockAllocator(num_blocks, "cpu")
+        self.blocks = device.BlockAllocator(num_blocks, DEVICE)
         self.num_blocks = num_blocks
         self.retain, self.release = self.blocks.retain, self.blocks.release
         self.reference_count, self.free_order = self.blocks.reference_count, self.blocks.free_order
@@ -62,7 +65,7 @@ class DeviceAllocator:
     def allocate(self, num_blocks: int = 1) -> list[int]:
         if num_blocks == 0:  # a launch is not worth its time under interpretation
             return []
-        table = torch.full((1, num_blocks), -1, dtype=torch.int32)
+        table = ids([-1] * num_blocks).unsqueeze(0)
         missing = int(self.blocks.allocate(ids([num_blocks]), table, ids([0])))
         if missing:
             raise OutOfBlocksError(num_blocks, num_blocks - missing)
@@ -221,19 +224,19 @@ class ReferenceWorld(World):
 
 
 class KernelWorld(World):
-    """Tensors: device allocator and beams by Triton, copies and swaps by Numba CUDA, attention by Numba."""
+    """Tensors: allocator and beams by Triton, copies and swaps by Numba; attention as the engine has it."""
 
     def __init__(self, num_blocks: int, num_host_blocks: int, block_size: int, head_dim: int) -> None:
         self.allocator = DeviceAllocator(num_blocks)
         self.host_allocator = DeviceAllocator(num_host_blocks)
         super().__init__(block_size, head_dim)
         shape = (1, 2, block_size, 1, head_dim)
-        self.pool = torch.full((num_blocks, *shape), NAN, dtype=torch.float64)
-        self.host_pool = torch.full((num_host_blocks, *shape), NAN, dtype=torch.float64)
+        self.pool = torch.full((num_blocks, *shape), NAN, dtype=torch.float64, device=DEVICE)
+        self.host_pool = swap.host_pool(self.pool, num_host_blocks)
 
     def reorder(self, tables: list[BlockTable], parents: list[int]) -> list[BlockTable]:
         width = max([len(table) for table in tables], default=0) + 1
-        rows = torch.full((len(tables), width), -1, dtype=torch.int32)
+        rows = torch.full((len(tables), width), -1, dtype=torch.int32, device=DEVICE)
         for row, table in enumerate(tables):
             rows[row, : len(table)] = ids(table.blocks)
         lengths = ids([table.num_tokens for table in tables])
@@ -256,20 +259,24 @@ class KernelWorld(World):
             return
         key_cache, value_cache = self.pool[:, 0, 0], self.pool[:, 0, 1]
         rows = ids(table.blocks).unsqueeze(0)
-        where = torch.tensor(list(positions))
+        where = ids(positions)
         slots = block_table.launch_slot_mapping(rows, where, torch.zeros_like(where), self.block_size)
-        tokens = (torch.tensor(vectors, dtype=torch.float64).unsqueeze(1) for vectors in (keys, values))
+        tokens = (self.pool.new_tensor(vectors).unsqueeze(1) for vectors in (keys, values))
         block_table.launch_write_kv(*tokens, key_cache, value_cache, slots)
 
     def copy_blocks(self, sources: list[int], destinations: list[int]) -> None:
-        if sources:
+        if self.pool.is_cuda:
+            copy_on_write.copy_blocks(self.pool, sources, destinations)
+        elif sources:
             pairs = np.array([sources, destinations], dtype=np.int64).T.copy()
             words = copy_on_write.as_words(self.pool).numpy()
             copy_on_write.launch_copy_blocks(words, words, pairs)
 
     def move(self, pairs: list[tuple[int, int]], to_host: bool) -> None:
         pools = (self.pool, self.host_pool) if to_host else (self.host_pool, self.pool)
-        if pairs:
+        if self.pool.is_cuda:
+            swap.swap_blocks(*pools, [pair[0] for pair in pairs], [pair[1] for pair in pairs])
+        elif pairs:
             words = [copy_on_write.as_words(pool).numpy() for pool in pools]
             copy_on_write.launch_copy_blocks(*words, np.array(pairs, dtype=np.int64))
 
@@ -281,8 +288,9 @@ class KernelWorld(World):
         return [self.pool[:, 0, kv].flatten(0, 1)[slots, 0].tolist() for kv in (0, 1)]
 
     def attend(self, query: list[Vector], table: BlockTable) -> list[Vector]:
-        output = attention_cpu.decode_attention(
-            torch.tensor([query], dtype=torch.float64),
+        decode = (device_attention if self.pool.is_cuda else attention_cpu).decode_attention
+        output = decode(
+            self.pool.new_tensor([query]),
             self.pool[:, 0, 0],
             self.pool[:, 0, 1],
             ids(table.blocks).unsqueeze(0),
