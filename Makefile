@@ -5,6 +5,8 @@ PYTHON ?= python3
 PIP := .venv/bin/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 # Where NVIDIA's tools are, the CUDA kernels of Numba are wanted too.
 GPU_EXTRA := $(shell command -v nvidia-smi >/dev/null 2>&1 && echo '[gpu]')
+# The GPU check installs nothing: an environment that has torch, triton, numba-cuda and pytest will do.
+GPU_PYTHON := $(or $(wildcard .venv/bin/python),$(PYTHON))
 
 # Shared by all prompts of the demo: its blocks are computed once.
 SYSTEM := "You are a patient teacher of computer systems. Answer in one or two short sentences, in the language \
@@ -13,10 +15,10 @@ If you do not know the answer, say so."
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo bench test lint clean
+.PHONY: help demo bench bench-kernels gpu-check test lint clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
 
 demo: .venv/installed ## generate text with a small model and show its blocks
 	@.venv/bin/minipaged generate --show-blocks --num-blocks 64 --max-tokens 48 --system $(SYSTEM) \
@@ -25,6 +27,14 @@ demo: .venv/installed ## generate text with a small model and show its blocks
 
 bench: .venv/installed ## compare with Hugging Face generate, side by side
 	.venv/bin/minipaged bench
+
+bench-kernels: .venv/installed-dev ## time each concept, reference and twin, and attention against torch's
+	OMP_NUM_THREADS=$$(.venv/bin/python -c 'import torch; print(torch.get_num_threads())') \
+	  .venv/bin/pytest -q tests/bench --benchmark-enable --benchmark-json=bench-kernels.json \
+	  --benchmark-max-time=0.5 --benchmark-columns=min,median,rounds --benchmark-sort=name
+
+gpu-check: ## on a CUDA machine: test the compiled kernels, and time them against torch's
+	@$(GPU_PYTHON) tests/gpu/gpu_check.py
 
 test: lint ## lint, then run every test
 	.venv/bin/pytest -n 2 tests

@@ -59,7 +59,7 @@ class BatchBuilder:
         end = 0
         logit_indices = []
         for i, row in enumerate(rows):
-            sequence = row.request.sequence
+            sequence = row.sequence
             begin, end = end, end + row.stop - row.start
             input_ids[begin:end] = sequence.token_ids[row.start : row.stop]
             positions[begin:end] = np.arange(row.start, row.stop)

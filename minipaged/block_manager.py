@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from collections.abc import Sequence as SequenceOf
 
 from .reference.allocator import BlockAllocator, OutOfBlocksError
+from .reference.beam_search import fork_beams
 from .reference.block_table import BlockTable, num_blocks_for
 from .reference.copy_on_write import copy_on_write
 from .reference.prefix_cache import PrefixCache, PrefixChain
@@ -50,29 +52,47 @@ class BlockManager:
         """The prefix chain of a sequence; it reads `token_ids` as that list grows."""
         return PrefixChain(token_ids, self.block_size, salt)
 
-    def admit(self, sequence: Sequence, num_spare_blocks: int = 0) -> int:
-        """Give a slot to every token that `sequence` has, sharing the blocks of a known prefix.
+    def admit(self, sequences: SequenceOf[Sequence], num_spare_blocks: int = 0) -> int:
+        """Give a slot to every token of a group's sequences, sharing known prefixes and what is common.
 
-        Returns the number of tokens found in the cache, which need no computation. Raises
-        OutOfBlocksError, with nothing changed, where the blocks don't suffice or fewer than
-        `num_spare_blocks` would be left. A cached block that this prefix hits is no block to hand out.
+        Returns the number of the first one's tokens found in the cache, which need no computation. A later
+        sequence shares the full blocks of an earlier one that begins alike: they are computed once, by the
+        earlier one, which must not come after it in a step. Raises OutOfBlocksError, with nothing changed,
+        where the blocks don't suffice or fewer than `num_spare_blocks` would be left. A cached block that
+        is hit is no block to hand out.
         """
-        hits = self.cache.lookup(sequence.chain) if self.enable_prefix_caching else []
-        num_new = num_blocks_for(sequence.num_tokens, self.block_size) - len(hits)
-        num_unused_hits = sum(self.cache.reference_count(block) == 0 for block in hits)
-        available = self.num_available - num_unused_hits
-        if num_new + num_spare_blocks > available:
-            raise OutOfBlocksError(num_new + num_spare_blocks, available)
-        self.cache.share(hits)
+        hits = [self._lookup(sequence) for sequence in sequences]
+        owners = [self._longest_match(sequences, i, len(hits[i])) for i in range(len(sequences))]
+        num_shared = [max(len(hits[i]), owners[i][1]) for i in range(len(sequences))]
+        sizes = [num_blocks_for(sequence.num_tokens, self.block_size) for sequence in sequences]
+        num_needed = sum(sizes) - sum(num_shared) + num_spare_blocks
+        unused_hits = {block for found in hits for block in found if self.cache.reference_count(block) == 0}
+        available = self.num_available - len(unused_hits)
+        if num_needed > available:
+            raise OutOfBlocksError(num_needed, available)
+        tables: list[list[int]] = []
+        taken: list[int] = []
         try:
-            blocks = hits + self.cache.allocate(num_new)
+            for found, (_, matched) in zip(hits, owners, strict=True):  # pinned before anything is evicted
+                if not matched:
+                    self.cache.share(found)
+                    taken += found
+            for found, (owner, matched), size in zip(hits, owners, sizes, strict=True):
+                begin = tables[owner][:matched] if matched else found
+                if matched:
+                    self.cache.share(begin)
+                    taken += begin
+                new = self.cache.allocate(size - len(begin))
+                taken += new
+                tables.append(begin + new)
         except BaseException:
-            self.cache.free(hits)
+            self.cache.free(taken)
             raise
-        sequence.table = self.new_table()
-        sequence.table.append(sequence.num_tokens, blocks)
-        sequence.num_computed_tokens = len(hits) * self.block_size
-        return sequence.num_computed_tokens
+        for sequence, blocks, shared in zip(sequences, tables, num_shared, strict=True):
+            sequence.table = self.new_table()
+            sequence.table.append(sequence.num_tokens, blocks)
+            sequence.num_computed_tokens = shared * self.block_size
+        return len(hits[0]) * self.block_size
 
     def append_slot(self, sequence: Sequence) -> tuple[int, int] | None:
         """Make sure that the newest token of `sequence` has a slot that is its own to write.
@@ -90,6 +110,18 @@ class BlockManager:
         table.append(num_new_tokens, self.cache.allocate(needed))
         return copied
 
+    def fork(self, sequence: Sequence) -> BlockTable:
+        """A table that names the same blocks as the sequence's, for a sequence that begins like it."""
+        self.cache.share(sequence.table.blocks)
+        return sequence.table.fork()
+
+    def reorder(self, sequences: SequenceOf[Sequence], parents: SequenceOf[int]) -> list[BlockTable]:
+        """The tables of new beams, which continue the sequences named by `parents`; the old are given up."""
+        tables = fork_beams([sequence.table for sequence in sequences], parents, self.cache)
+        for sequence in sequences:
+            sequence.table = self.new_table()
+        return tables
+
     def publish(self, sequence: Sequence, num_computed_tokens: int) -> None:
         """Note that K and V are written up to `num_computed_tokens`: blocks that are full become findable."""
         start = sequence.num_computed_tokens // self.block_size
@@ -104,6 +136,28 @@ class BlockManager:
         sequence.table = self.new_table()
         sequence.num_computed_tokens = 0
         self.cache.free(blocks)
+
+    def _lookup(self, sequence: Sequence) -> list[int]:
+        return self.cache.lookup(sequence.chain) if self.enable_prefix_caching else []
+
+    def _longest_match(self, sequences: SequenceOf[Sequence], index: int, at_least: int) -> tuple[int, int]:
+        """Which earlier sequence of a group begins most like this one, and for how many full blocks.
+
+        (0, 0) where none has more than `at_least` in common. One token is always left to compute.
+        """
+        tokens, size = sequences[index].token_ids, self.block_size
+        best = (0, 0)
+        for i, other in enumerate(sequences[:index]):
+            end = min((len(tokens) - 1) // size, len(other.token_ids) // size)
+            different = (
+                b
+                for b in range(end)
+                if tokens[b * size : (b + 1) * size] != other.token_ids[b * size : (b + 1) * size]
+            )
+            matched = next(different, end)
+            if matched > max(best[1], at_least):
+                best = (i, matched)
+        return best
 
     def check(self, sequences: Iterable[Sequence]) -> None:
         """Prove the invariants of the pool against all live `sequences`, or raise RuntimeError."""

@@ -11,10 +11,9 @@ from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 from queue import Empty, SimpleQueue
 
-import torch
-
 from .block_manager import BlockManager
 from .config import EngineConfig
+from .decoding import Decoder
 from .errors import EngineDeadError, InvalidConfigError, InvalidRequestError
 from .intake import Intake
 from .model_runner import ModelRunner
@@ -23,9 +22,8 @@ from .outputs import CacheStats, CompletionOutput, RequestOutput
 from .reference.allocator import BlockAllocator
 from .reference.block_table import BlockTable
 from .reference.prefix_cache import PrefixCache
-from .request import Request
-from .sampler import InvalidLogitsError, SampledToken, SamplingRow, sample
-from .sampling_params import SamplingParams
+from .request import Request, Sequence
+from .sampling_params import BeamSearchParams, SamplingParams
 from .scheduler import Schedule, Scheduler
 from .usage import Usage
 
@@ -61,6 +59,7 @@ class LLMEngine:
             max_num_batched_tokens=config.max_num_batched_tokens,
         )
         self._intake = Intake(loaded, config, self.blocks, self.max_model_len)
+        self._decoder = Decoder(self.blocks, loaded.eos_token_ids)
         self.usage = Usage()
         self.observers: list[Callable[[Schedule], None]] = []  # called with every step, before it runs
         self._requests: dict[str, Request] = {}
@@ -69,7 +68,9 @@ class LLMEngine:
 
     # ------------------------------------------------------------------ requests in
 
-    def add_request(self, request_id: str, prompt: str | SequenceOf[int], params: SamplingParams) -> None:
+    def add_request(
+        self, request_id: str, prompt: str | SequenceOf[int], params: SamplingParams | BeamSearchParams
+    ) -> None:
         """Queue a request: a text, or the token ids of one. May be called from any thread.
 
         Raises InvalidRequestError, with nothing queued, for what can never be served.
@@ -112,14 +113,18 @@ class LLMEngine:
         try:
             logits = self.runner.execute(step)
         except BaseException:
-            for row in step.rows:
-                self._finish(row.request, "error")
+            for request in {row.request: None for row in step.rows}:
+                self._finish(request, "error")
             raise
-        return changed + self._advance(step, logits)
+        for row in step.rows:
+            self.blocks.publish(row.sequence, row.stop)
+        advanced, num_tokens = self._decoder.advance(step, logits)
+        self.usage.num_generated_tokens += num_tokens
+        return changed + [self._report(request) for request in advanced]
 
     def check(self) -> None:
         """Prove that no block is lost, named wrongly or free while in use; RuntimeError otherwise."""
-        self.blocks.check([request.sequence for request in self.scheduler.requests()])
+        self.blocks.check([each for request in self.scheduler.requests() for each in request.sequences])
 
     def stats(self) -> CacheStats:
         """The pool now, and totals since the start."""
@@ -137,7 +142,7 @@ class LLMEngine:
                 return ended
             if what == "add":
                 self.scheduler.waiting.append(request)
-            elif request.sequence.finish_reason is None:
+            elif request.unfinished:
                 ended.append(self._finish(request, "abort"))
 
     def _expire(self) -> list[RequestOutput]:
@@ -147,76 +152,19 @@ class LLMEngine:
         ]
         return [self._finish(request, "abort") for request in late]
 
-    def _advance(self, step: Schedule, logits: torch.Tensor) -> list[RequestOutput]:
-        """Note what the forward has written, sample, and end what is done."""
-        for row in step.rows:
-            self.blocks.publish(row.request.sequence, row.stop)
-        requests = [row.request for row in step.rows if row.is_last_chunk]
-        rows = [self._sampling_row(request) for request in requests]
-        try:
-            sampled = sample(logits, rows)
-        except InvalidLogitsError as error:
-            return self._sample_the_rest(logits, rows, requests, error.rows)
-        return [self._append(request, token) for request, token in zip(requests, sampled, strict=True)]
-
-    def _sample_the_rest(
-        self,
-        logits: torch.Tensor,
-        rows: list[SamplingRow],
-        requests: list[Request],
-        invalid: tuple[int, ...],
-    ) -> list[RequestOutput]:
-        """End the requests whose logits are NaN or infinite, and go on with the others."""
-        fine = [i for i in range(len(rows)) if i not in invalid]
-        sampled = sample(logits[fine], [rows[i] for i in fine])
-        ended = [self._finish(requests[i], "error") for i in invalid]
-        return ended + [self._append(requests[i], token) for i, token in zip(fine, sampled, strict=True)]
-
-    def _append(self, request: Request, token: SampledToken) -> RequestOutput:
-        """Add a sampled token to its sequence and decide whether it is the last."""
-        sequence = request.sequence
-        sequence.token_ids.append(token.token_id)
-        self.usage.num_generated_tokens += 1
-        if request.first_token_time is None:
-            request.first_token_time = time.monotonic()
-        if token.top_logprobs is not None and token.logprob is not None:
-            sequence.logprobs.append(token.top_logprobs)
-            sequence.cumulative_logprob += token.logprob
-        reason = self._finish_reason(request, token.token_id)
-        return self._finish(request, reason) if reason else _output(request)
-
-    def _finish_reason(self, request: Request, token_id: int) -> str | None:
-        """Why this token ends the request, if it does. A stop token's text is never shown."""
-        params = request.params
-        past_minimum = request.sequence.num_output_tokens >= params.min_tokens
-        is_eos = not params.ignore_eos and token_id in self.loaded.eos_token_ids
-        if past_minimum and (is_eos or token_id in params.stop_token_ids):
-            return "stop"
-        request.detokenizer.add(token_id)
-        if request.detokenizer.stopped is not None:
-            return "stop"
-        return "length" if request.sequence.num_output_tokens >= request.max_tokens else None
-
     def _finish(self, request: Request, reason: str) -> RequestOutput:
-        """End a request: blocks back to the pool, held-back text out, its id free to use again."""
-        request.sequence.finish_reason = reason
-        self.scheduler.finish(request)
-        if self._requests.get(request.request_id) is request:
-            del self._requests[request.request_id]
-        request.detokenizer.flush()
-        return _output(request)
+        """End all of a request that is still going on."""
+        for sequence in request.unfinished:
+            self._decoder.end(sequence, reason)
+        return self._report(request)
 
-    def _sampling_row(self, request: Request) -> SamplingRow:
-        sequence, params = request.sequence, request.params
-        eos_ids = () if params.ignore_eos else self.loaded.eos_token_ids
-        return SamplingRow(
-            params=params,
-            seed=sequence.seed,
-            position=sequence.num_tokens,
-            prompt_token_ids=request.prompt_token_ids,
-            output_token_ids=sequence.output_token_ids,
-            stop_token_ids=(*eos_ids, *params.stop_token_ids),
-        )
+    def _report(self, request: Request) -> RequestOutput:
+        """What a caller sees of a request now; if that is the end of it, its id is free to use again."""
+        if not request.unfinished:
+            self.scheduler.finish(request)
+            if self._requests.get(request.request_id) is request:
+                del self._requests[request.request_id]
+        return _output(request)
 
 
 def _max_model_len(config: EngineConfig, loaded: LoadedModel) -> int:
@@ -230,22 +178,25 @@ def _max_model_len(config: EngineConfig, loaded: LoadedModel) -> int:
 
 
 def _output(request: Request) -> RequestOutput:
-    """What a caller sees of a request now."""
-    sequence = request.sequence
-    wants_logprobs = request.params.logprobs is not None
-    completion = CompletionOutput(
-        index=sequence.index,
-        text=request.detokenizer.text,
-        token_ids=sequence.output_token_ids,
-        finish_reason=sequence.finish_reason,
-        logprobs=list(sequence.logprobs) if wants_logprobs else None,
-        cumulative_logprob=sequence.cumulative_logprob if wants_logprobs else None,
-    )
+    """What a caller sees of a request now. The text of beams is written out once they have ended."""
     return RequestOutput(
         request_id=request.request_id,
         prompt=request.prompt,
         prompt_token_ids=request.prompt_token_ids,
         num_cached_tokens=request.num_cached_tokens or 0,
-        finished=sequence.finish_reason is not None,
-        outputs=[completion],
+        finished=not request.unfinished,
+        outputs=[_completion(request, sequence) for sequence in request.sequences],
+    )
+
+
+def _completion(request: Request, sequence: Sequence) -> CompletionOutput:
+    wants_logprobs = request.params.logprobs is not None
+    return CompletionOutput(
+        index=sequence.index,
+        text=sequence.detokenizer.text,
+        token_ids=sequence.output_token_ids,
+        finish_reason=sequence.finish_reason,
+        logprobs=list(sequence.logprobs) if wants_logprobs else None,
+        cumulative_logprob=sequence.cumulative_logprob if wants_logprobs else None,
+        score=sequence.score,
     )

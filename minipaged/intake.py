@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Set
 from collections.abc import Sequence as SequenceOf
+from functools import partial
 from operator import index
 from random import Random
 from typing import Any
 
+from .beam_search import BeamSearch
 from .block_manager import BlockManager
 from .config import EngineConfig
 from .detokenizer import IncrementalDetokenizer
-from .errors import InvalidRequestError, NotBuiltYetError
+from .errors import InvalidRequestError
 from .models.loading import LoadedModel
 from .request import Request, Sequence
-from .sampling_params import SamplingParams
+from .sampling_params import BeamSearchParams, SamplingParams
 
 
 class Intake:
@@ -31,30 +33,64 @@ class Intake:
         self.block_size = config.block_size
         self.blocks = blocks
         self.max_model_len = max_model_len
+        self.max_num_sequences = min(config.max_num_seqs, config.max_num_batched_tokens)
         self._seeds = Random(config.seed)  # for requests that bring none
 
-    def make_request(self, request_id: str, prompt: str | SequenceOf[int], params: SamplingParams) -> Request:
+    def make_request(
+        self, request_id: str, prompt: str | SequenceOf[int], params: SamplingParams | BeamSearchParams
+    ) -> Request:
         """A request ready to wait in line. Raises InvalidRequestError."""
-        if not isinstance(params, SamplingParams):
-            raise InvalidRequestError(f"params must be SamplingParams, got {params!r}")
-        if params.n > 1:
-            raise NotBuiltYetError(f"n={params.n}: parallel sampling is not built yet, use n=1")
+        if not isinstance(params, (SamplingParams, BeamSearchParams)):
+            raise InvalidRequestError(f"params must be SamplingParams or BeamSearchParams, got {params!r}")
         token_ids = self._tokenize(prompt)
         self._check_length(len(token_ids))
+        max_tokens = min(params.max_tokens, self.max_model_len - len(token_ids))
+        beam_search = None
+        if isinstance(params, BeamSearchParams):
+            beam_search = BeamSearch(params, self.loaded.eos_token_ids, max_tokens)
+            self._check_width("beam_width", params.beam_width)
+            if beam_search.num_candidates > self.loaded.vocab_size:
+                raise InvalidRequestError(
+                    f"beam_width={params.beam_width} needs {beam_search.num_candidates} candidates a step, "
+                    f"the vocabulary has {self.loaded.vocab_size} tokens"
+                )
+            params = SamplingParams(max_tokens=params.max_tokens, ignore_eos=params.ignore_eos)
+        self._check_width("n", params.n)
         seed = params.seed if params.seed is not None else self._seeds.getrandbits(64)
+        new_detokenizer = partial(
+            IncrementalDetokenizer,
+            self.loaded.tokenizer,
+            token_ids,
+            params.stop,
+            min_tokens=params.min_tokens,
+        )
         known = list(token_ids)
-        chain = self.blocks.new_chain(known, params.cache_salt)
+        first = Sequence(
+            known,
+            self.blocks.new_chain(known, params.cache_salt),
+            self.blocks.new_table(),
+            new_detokenizer(),
+            num_prompt_tokens=len(known),
+            seed=seed,
+        )
         return Request(
             request_id=request_id,
             prompt=prompt if isinstance(prompt, str) else None,
             prompt_token_ids=token_ids,
             params=params,
-            max_tokens=min(params.max_tokens, self.max_model_len - len(token_ids)),
-            sequence=Sequence(known, chain, self.blocks.new_table(), seed),
-            detokenizer=IncrementalDetokenizer(
-                self.loaded.tokenizer, token_ids, params.stop, min_tokens=params.min_tokens
-            ),
+            max_tokens=max_tokens,
+            sequences=[first],
+            new_detokenizer=new_detokenizer,
+            beam_search=beam_search,
         )
+
+    def _check_width(self, name: str, num_sequences: int) -> None:
+        """Refuse more sequences than a step may hold: all of a request's run together."""
+        if num_sequences > self.max_num_sequences:
+            raise InvalidRequestError(
+                f"{name}={num_sequences} sequences can never run together: max_num_seqs and "
+                f"max_num_batched_tokens allow {self.max_num_sequences} in a step"
+            )
 
     def _tokenize(self, prompt: str | SequenceOf[int]) -> list[int]:
         """Token ids of a text, or the given ones once they are known to be ids of this vocabulary."""

@@ -12,7 +12,7 @@ from tqdm.auto import tqdm
 
 from .config import EngineConfig
 from .engine import LLMEngine
-from .errors import InvalidRequestError, NotBuiltYetError
+from .errors import InvalidRequestError
 from .model_hook import ATTENTION_NAME
 from .models.loading import load_model
 from .outputs import CacheStats, RequestOutput
@@ -56,13 +56,7 @@ class LLM:
         params: one for all, or one a prompt. Raises InvalidRequestError before anything is generated.
         """
         batch = _as_prompts(prompts)
-        each = _as_params(params, len(batch))
-        ids = [next(self._ids) for _ in batch]
-        with self._all_or_none(ids):
-            for request_id, prompt, one in zip(ids, batch, each, strict=True):
-                self.engine.add_request(request_id, prompt, one)
-            outputs = self._run(ids, use_tqdm)
-        return [outputs[request_id] for request_id in ids]
+        return self._serve(batch, _as_params(params, len(batch)), use_tqdm)
 
     def chat(
         self,
@@ -87,14 +81,30 @@ class LLM:
         return list(self.tokenizer(text, add_special_tokens=False).input_ids)
 
     def beam_search(
-        self, prompts: Prompt | Sequence[Prompt], params: BeamSearchParams
+        self, prompts: Prompt | Sequence[Prompt], params: BeamSearchParams, use_tqdm: bool = True
     ) -> list[RequestOutput]:
-        """Not built yet: raises NotBuiltYetError."""
-        raise NotBuiltYetError("beam search is not built yet")
+        """The `beam_width` best outputs of each prompt, best first, as `generate(num_beams=...)` finds them.
+
+        Their tables share blocks, and are forked and pruned as the search goes on. Raises
+        InvalidRequestError before anything is generated.
+        """
+        batch = _as_prompts(prompts)
+        return self._serve(batch, [params] * len(batch), use_tqdm)
 
     def stats(self) -> CacheStats:
         """The pool now, and totals since the start."""
         return self.engine.stats()
+
+    def _serve(
+        self, prompts: list[Prompt], params: Sequence[SamplingParams | BeamSearchParams], use_tqdm: bool
+    ) -> list[RequestOutput]:
+        """Queue all prompts or none, run them, and return their outputs in order."""
+        ids = [next(self._ids) for _ in prompts]
+        with self._all_or_none(ids):
+            for request_id, prompt, one in zip(ids, prompts, params, strict=True):
+                self.engine.add_request(request_id, prompt, one)
+            outputs = self._run(ids, use_tqdm)
+        return [outputs[request_id] for request_id in ids]
 
     def _run(self, ids: list[str], use_tqdm: bool) -> dict[str, RequestOutput]:
         """Step until all of `ids` are finished, and return their last outputs."""

@@ -18,6 +18,7 @@ from .kv_cache import KVCache, KVShape
 from .model_hook import PagedStep
 from .models.loading import LoadedModel
 from .reference.block_table import num_blocks_for
+from .reference.copy_on_write import independent_copies
 from .scheduler import Schedule
 
 DEFAULT_CPU_POOL = 1 << 30  # bytes
@@ -49,8 +50,8 @@ class ModelRunner:
 
     def execute(self, step: Schedule) -> torch.Tensor:
         """Copy blocks, run the forward, and return the logits [rows, vocab] of rows that sample."""
-        if step.copies:
-            sources, destinations = zip(*step.copies, strict=True)
+        for pairs in independent_copies(step.copies):
+            sources, destinations = zip(*pairs, strict=True)
             copy_blocks(self.cache.pool, list(sources), list(destinations))
         return self._forward(self._builder.build(step.rows), self.cache)
 

@@ -17,6 +17,7 @@ class CompletionOutput:
     finish_reason: str | None = None
     logprobs: list[dict[int, float]] | None = None  # per token: the chosen one and the most likely ones
     cumulative_logprob: float | None = None
+    score: float | None = None  # of a beam: its summed log-probability / length ** length_penalty
 
 
 @dataclass
@@ -52,11 +53,6 @@ class CacheStats:
     num_generated_tokens: int
     num_steps: int
     num_preemptions: int
+    blocks_saved_by_sharing: float  # over blocks needed without it, averaged over all steps (section 6.3)
     waste: float  # share of reserved slots that held no token, averaged over all steps
     waste_if_reserved: float  # the same, had each sequence reserved max_model_len slots
-
-    @property
-    def blocks_saved_by_sharing(self) -> float:
-        """Blocks saved by sharing over blocks needed without it (paper section 6.3)."""
-        entries = self.num_used_blocks + self.num_blocks_saved
-        return self.num_blocks_saved / entries if entries else 0.0

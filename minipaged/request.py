@@ -1,15 +1,19 @@
 """What the engine knows of a request while it lives: its prompt, and the sequences that answer it.
 
-A sequence is a list of token ids that grows, and a block table that says where their K and V are. The
-scheduler's whole view of its progress is two numbers: how many tokens it has, and of how many the K and V
-are computed. Prefill, a chunk of it, decode and recomputation after preemption differ in nothing else.
+All sequences of a request form a group: they begin as one, fork when the prompt is computed, and share its
+blocks. They are admitted and preempted together. A sequence is a list of token ids that grows, and a block
+table that says where their K and V are. The scheduler's whole view of its progress is two numbers: how many
+tokens it has, and of how many the K and V are computed. Prefill, a chunk of it, decode and recomputation
+after preemption differ in nothing else.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from .beam_search import BeamSearch
 from .detokenizer import IncrementalDetokenizer
 from .reference.block_table import BlockTable
 from .reference.prefix_cache import PrefixChain
@@ -24,18 +28,43 @@ class Sequence:
     """
 
     def __init__(
-        self, prompt_token_ids: list[int], chain: PrefixChain, table: BlockTable, seed: int, index: int = 0
+        self,
+        token_ids: list[int],
+        chain: PrefixChain,
+        table: BlockTable,
+        detokenizer: IncrementalDetokenizer,
+        *,
+        num_prompt_tokens: int,
+        seed: int,
+        index: int = 0,
     ) -> None:
         self.index = index
         self.seed = seed
-        self.num_prompt_tokens = len(prompt_token_ids)
-        self.token_ids = prompt_token_ids
+        self.num_prompt_tokens = num_prompt_tokens
+        self.token_ids = token_ids
         self.chain = chain
         self.table = table
+        self.detokenizer = detokenizer
         self.num_computed_tokens = 0
         self.finish_reason: str | None = None
         self.logprobs: list[dict[int, float]] = []
         self.cumulative_logprob = 0.0
+        self.score: float | None = None  # of a beam
+
+    def fork(self, index: int, seed: int, table: BlockTable, detokenizer: IncrementalDetokenizer) -> Sequence:
+        """A sequence with the same tokens, computed as far as this one; `table` names the same blocks."""
+        token_ids = list(self.token_ids)
+        child = Sequence(
+            token_ids,
+            self.chain.fork(token_ids),
+            table,
+            detokenizer,
+            num_prompt_tokens=self.num_prompt_tokens,
+            seed=seed,
+            index=index,
+        )
+        child.num_computed_tokens = self.num_computed_tokens
+        return child
 
     @property
     def num_tokens(self) -> int:
@@ -60,19 +89,30 @@ class Sequence:
 
 @dataclass(eq=False)
 class Request:
-    """A prompt, how to sample from it, and the sequence that answers it."""
+    """A prompt, how to sample from it, and the sequences that answer it."""
 
     request_id: str
     prompt: str | None
     prompt_token_ids: list[int]
     params: SamplingParams
     max_tokens: int  # params.max_tokens, or less where the model's limit is nearer
-    sequence: Sequence
-    detokenizer: IncrementalDetokenizer
+    sequences: list[Sequence]  # one until the prompt is computed, then `num_sequences`
+    new_detokenizer: Callable[[], IncrementalDetokenizer]
+    beam_search: BeamSearch | None = None
     arrival_time: float = field(default_factory=time.monotonic)
     first_token_time: float | None = None
     num_cached_tokens: int | None = None  # set when first admitted
     num_preemptions: int = 0
+
+    @property
+    def num_sequences(self) -> int:
+        """The most sequences that it will have at a time."""
+        return self.params.n if self.beam_search is None else self.beam_search.params.beam_width
+
+    @property
+    def unfinished(self) -> list[Sequence]:
+        """The sequences that go on."""
+        return [sequence for sequence in self.sequences if sequence.finish_reason is None]
 
     @property
     def deadline(self) -> float | None:

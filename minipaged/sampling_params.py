@@ -96,21 +96,22 @@ class BeamSearchParams:
     beam_width: the number of beams that live at a time, and of outputs.
     max_tokens: each output is at most this long.
     length_penalty: a beam's score is its summed log-probability / length ** length_penalty.
-    early_stopping: end as soon as there are `beam_width` finished beams.
+    early_stopping: True ends as soon as there are `beam_width` finished beams; False once no live beam looks
+        better than those, judged at its present length; "never" once none could, at any length.
     ignore_eos: never finish a beam at an end-of-sequence id.
     """
 
     beam_width: int = 4
     max_tokens: int = 16
     length_penalty: float = 1.0
-    early_stopping: bool = False
+    early_stopping: bool | str = False
     ignore_eos: bool = False
 
     def __post_init__(self) -> None:
         _replace(self, "beam_width", _integer, "an integer of at least 1", lambda v: v >= 1)
         _replace(self, "max_tokens", _integer, "an integer of at least 1", lambda v: v >= 1)
         _replace(self, "length_penalty", _number, "a finite number")
-        _replace(self, "early_stopping", _flag, "True or False")
+        _replace(self, "early_stopping", _early_stopping, 'True, False or "never"')
         _replace(self, "ignore_eos", _flag, "True or False")
 
 
@@ -156,6 +157,10 @@ def _flag(given: Any) -> bool:
     if not isinstance(given, bool):
         raise TypeError
     return given
+
+
+def _early_stopping(given: Any) -> bool | str:
+    return given if isinstance(given, str) and given == "never" else _flag(given)
 
 
 def _string(given: Any) -> str:

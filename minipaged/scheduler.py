@@ -1,8 +1,8 @@
 """Decide, before every step, which sequences compute which of their tokens: continuous batching.
 
-First come, first served. Sequences in decode get one token each; what is left of the token budget goes to
-prompts, in chunks. When blocks run out, the youngest running request gives its blocks up and comes back
-first in line; its tokens are kept and computed again (paper section 4.5).
+First come, first served, a request with all its sequences. Sequences in decode get one token each; what is
+left of the token budget goes to prompts, in chunks. When blocks run out, the youngest running request gives
+its blocks up and comes back first in line; its tokens are kept and computed again (paper section 4.5).
 Page: docs/concepts/continuous_batching.md.
 """
 
@@ -14,14 +14,15 @@ from dataclasses import dataclass, field
 
 from .block_manager import BlockManager
 from .reference.allocator import OutOfBlocksError
-from .request import Request
+from .request import Request, Sequence
 
 
 @dataclass(frozen=True)
 class Row:
-    """Tokens start to stop - 1 of a request's sequence, to be computed in this step."""
+    """Tokens start to stop - 1 of one of a request's sequences, to be computed in this step."""
 
     request: Request
+    sequence: Sequence
     start: int
     stop: int
     is_last_chunk: bool  # stop is the last token known so far: the step samples the next one
@@ -66,8 +67,8 @@ class Scheduler:
         step = Schedule()
         self._reserve_slots(step)
         budget = self.max_num_batched_tokens
-        for request in sorted(self.running, key=lambda request: request.sequence.num_uncomputed_tokens > 1):
-            budget -= self._add_row(step, request, budget)
+        for request in sorted(self.running, key=_is_prefill):
+            budget -= self._add_rows(step, request, budget)
         if not step.preempted:  # whoever has just given up blocks must not take them back at once
             self._admit(step, budget)
         step.rows.sort(key=lambda row: row.stop - row.start > 1)
@@ -75,7 +76,7 @@ class Scheduler:
 
     def finish(self, request: Request) -> None:
         """Forget a request, whatever its state, and give its blocks back."""
-        self.blocks.free(request.sequence)
+        self._free(request)
         if request in self.running:
             self.running.remove(request)
         elif request in self.waiting:
@@ -85,20 +86,20 @@ class Scheduler:
         """Give every running sequence a slot for its newest token, oldest first, preempting from the end."""
         index = 0
         while index < len(self.running):
-            request = self.running[index]
             try:
-                copied = self.blocks.append_slot(request.sequence)
+                for sequence in self.running[index].unfinished:
+                    copied = self.blocks.append_slot(sequence)
+                    if copied is not None:
+                        step.copies.append(copied)
             except OutOfBlocksError:
                 self._make_room(step)
                 continue
-            if copied is not None:
-                step.copies.append(copied)
             index += 1
 
     def _make_room(self, step: Schedule) -> None:
         """Preempt the youngest running request, or end it where it is alone: no pool will ever hold it."""
         request = self.running.pop()
-        self.blocks.free(request.sequence)
+        self._free(request)
         if not self.running:
             step.outgrown.append(request)
             return
@@ -108,24 +109,46 @@ class Scheduler:
 
     def _admit(self, step: Schedule, budget: int) -> None:
         """Start waiting requests in order, while there is room for all of the next one's tokens."""
-        while self.waiting and budget > 0 and len(self.running) < self.max_num_running:
+        num_running = sum(request.num_sequences for request in self.running)
+        while self.waiting and budget > 0:
             request = self.waiting[0]
+            num_running += request.num_sequences
+            if num_running > self.max_num_running:
+                return
             try:
-                num_cached = self.blocks.admit(request.sequence, self.num_spare_blocks)
+                num_cached = self.blocks.admit(request.unfinished, self.num_spare_blocks)
             except OutOfBlocksError:
                 return
             if request.num_cached_tokens is None:
                 request.num_cached_tokens = num_cached
                 step.admitted.append(request)
             self.running.append(self.waiting.popleft())
-            budget -= self._add_row(step, request, budget)
+            budget -= self._add_rows(step, request, budget)
 
-    def _add_row(self, step: Schedule, request: Request, budget: int) -> int:
-        """Add as many of the request's uncomputed tokens as the budget allows; returns how many."""
-        sequence = request.sequence
-        num_tokens = min(sequence.num_uncomputed_tokens, budget)
-        start = sequence.num_computed_tokens
-        if num_tokens > 0:
-            stop = start + num_tokens
-            step.rows.append(Row(request, start, stop, is_last_chunk=stop == sequence.num_tokens))
-        return max(num_tokens, 0)
+    def _add_rows(self, step: Schedule, request: Request, budget: int) -> int:
+        """Add as many of the request's uncomputed tokens as the budget allows; returns how many.
+
+        Its sequences go in order: a later one may share blocks that an earlier one computes. Beams are
+        compared with each other, so none computes its last token before all of them can.
+        """
+        uncomputed = [sequence.num_uncomputed_tokens for sequence in request.unfinished]
+        held_back = int(request.beam_search is not None and sum(uncomputed) > budget)
+        used = 0
+        for sequence, num_uncomputed in zip(request.unfinished, uncomputed, strict=True):
+            num_tokens = min(num_uncomputed - held_back, budget - used)
+            if num_tokens > 0:
+                start = sequence.num_computed_tokens
+                stop = start + num_tokens
+                is_last_chunk = stop == sequence.num_tokens
+                step.rows.append(Row(request, sequence, start, stop, is_last_chunk))
+                used += num_tokens
+        return used
+
+    def _free(self, request: Request) -> None:
+        for sequence in request.sequences:
+            self.blocks.free(sequence)
+
+
+def _is_prefill(request: Request) -> bool:
+    """True for a group of which some sequence has more than its newest token to compute."""
+    return any(sequence.num_uncomputed_tokens > 1 for sequence in request.unfinished)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from .block_manager import BlockManager
 from .outputs import CacheStats
+from .reference.block_table import BlockTable
 from .request import Request
 from .scheduler import Schedule, Scheduler
 
@@ -35,7 +36,9 @@ class Usage:
         self.num_cached_prompt_tokens = 0
         self.num_generated_tokens = 0
         self.peak = Peak()
+        self._used_block_steps = 0
         self._reserved_slot_steps = 0
+        self._saved_block_steps = 0
         self._empty_slot_steps = 0
         self._token_steps = 0
         self._max_len_steps = 0
@@ -53,9 +56,12 @@ class Usage:
         if num_used > self.peak.used:
             self.peak = Peak(num_used, *_sharing(running))
         self._reserved_slot_steps += num_used * blocks.block_size
-        self._empty_slot_steps += sum(request.sequence.table.num_empty_slots for request in running)
-        self._token_steps += sum(request.sequence.table.num_tokens for request in running)
-        self._max_len_steps += len(running) * max_model_len
+        self._used_block_steps += num_used
+        self._saved_block_steps += _sharing(running)[1]
+        self._empty_slot_steps += _num_empty_slots(running)
+        tables = _tables(running)
+        self._token_steps += sum(table.num_tokens for table in tables)
+        self._max_len_steps += len(tables) * max_model_len
 
     def stats(self, scheduler: Scheduler, blocks: BlockManager, bytes_per_token: int) -> CacheStats:
         """The pool now, with the totals so far."""
@@ -69,7 +75,7 @@ class Usage:
             num_cached_blocks=blocks.allocator.num_cached,
             num_shared_blocks=num_shared,
             num_blocks_saved=num_saved,
-            num_empty_slots=sum(r.sequence.table.num_empty_slots for r in scheduler.running),
+            num_empty_slots=_num_empty_slots(scheduler.running),
             num_running=len(scheduler.running),
             num_waiting=len(scheduler.waiting),
             peak_used_blocks=self.peak.used,
@@ -78,6 +84,9 @@ class Usage:
             num_generated_tokens=self.num_generated_tokens,
             num_steps=self.num_steps,
             num_preemptions=self.num_preemptions,
+            blocks_saved_by_sharing=_share(
+                self._saved_block_steps, self._saved_block_steps + self._used_block_steps
+            ),
             waste=_share(self._empty_slot_steps, self._reserved_slot_steps),
             waste_if_reserved=_share(self._max_len_steps - self._token_steps, self._max_len_steps),
         )
@@ -87,7 +96,18 @@ def _share(part: int, whole: int) -> float:
     return part / whole if whole else 0.0
 
 
+def _tables(running: Sequence[Request]) -> list[BlockTable]:
+    return [sequence.table for request in running for sequence in request.unfinished]
+
+
 def _sharing(running: Sequence[Request]) -> tuple[int, int]:
     """Blocks that more than one table names, and table entries beyond the first that name a block."""
-    entries = Counter(block for request in running for block in request.sequence.table.blocks)
+    entries = Counter(block for table in _tables(running) for block in table.blocks)
     return sum(count > 1 for count in entries.values()), entries.total() - len(entries)
+
+
+def _num_empty_slots(running: Sequence[Request]) -> int:
+    """Slots that hold no token, at the ends of last blocks; of a last block that is shared, once."""
+    return sum(
+        {table.blocks[-1]: table.num_empty_slots for table in _tables(running) if table.blocks}.values()
+    )

@@ -28,21 +28,36 @@ def reorder_beams(
     Raises ValueError for a parent that isn't there, and OutOfBlocksError where the blocks don't suffice for
     the copies; nothing has changed then.
     """
-    for parent in parents:
-        if not 0 <= parent < len(block_tables):
-            raise ValueError(f"parents: {parent} is not one of the {len(block_tables)} beams")
-    new_tables = [block_tables[parent].fork() for parent in parents]
-    _check_room(block_tables, new_tables, allocator)
-    for table in new_tables:  # count the new beams first: a block that goes on must not fall to zero between
-        allocator.share(table.blocks)
-    for table in block_tables:
-        allocator.free(table.blocks)
+    _check_room(block_tables, _forks(block_tables, parents), allocator)
+    new_tables = fork_beams(block_tables, parents, allocator)
     last_blocks = [
         copy_on_write(table.blocks, len(table) - 1, allocator)
         for table in new_tables
         if table.num_empty_slots
     ]
     return new_tables, [pair for pair in last_blocks if pair is not None]
+
+
+def fork_beams(
+    block_tables: Sequence[BlockTable], parents: Sequence[int], allocator: SharingAllocator
+) -> list[BlockTable]:
+    """`reorder_beams` without the copies: for whoever does copy-on-write before each write anyway.
+
+    Needs no block, so it can't fail but for a parent that isn't there (ValueError).
+    """
+    new_tables = _forks(block_tables, parents)
+    for table in new_tables:  # counted first: a block that goes on must not fall to zero in between
+        allocator.share(table.blocks)
+    for table in block_tables:
+        allocator.free(table.blocks)
+    return new_tables
+
+
+def _forks(block_tables: Sequence[BlockTable], parents: Sequence[int]) -> list[BlockTable]:
+    for parent in parents:
+        if not 0 <= parent < len(block_tables):
+            raise ValueError(f"parents: {parent} is not one of the {len(block_tables)} beams")
+    return [block_tables[parent].fork() for parent in parents]
 
 
 def _check_room(

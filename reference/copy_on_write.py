@@ -58,6 +58,26 @@ def copy_on_write(
     return source, destination
 
 
+def independent_copies(pairs: Sequence[tuple[int, int]]) -> list[list[tuple[int, int]]]:
+    """Cut pairs that are meant one after the other into launches that may copy all of theirs at once.
+
+    A block may be given up and taken again between two copies of a step: as a destination twice, or as a
+    source first and a destination later. A new launch begins where a pair writes what an earlier one of the
+    same launch reads or writes, or reads what it writes.
+    """
+    launches: list[list[tuple[int, int]]] = []
+    read: set[int] = set()
+    written: set[int] = set()
+    for source, destination in pairs:
+        if not launches or source in written or destination in read | written:
+            launches.append([])
+            read, written = set(), set()
+        launches[-1].append((source, destination))
+        read.add(source)
+        written.add(destination)
+    return launches
+
+
 def copy_blocks(pool: MutableSequence[Any], sources: Sequence[int], destinations: Sequence[int]) -> None:
     """Copy whole blocks within the pool: pool[destinations[i]] = pool[sources[i]], for all i at once.
 

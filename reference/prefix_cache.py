@@ -81,6 +81,12 @@ class PrefixChain:
             self._links.append(Prefix(self._links[-1], content, self._hash))
         return self._links[index + 1]
 
+    def fork(self, token_ids: Sequence[int]) -> PrefixChain:
+        """The chain of a copy of this sequence, `token_ids`, that may go on in another way."""
+        chain = PrefixChain(token_ids, self.block_size)
+        chain._hash, chain._links = self._hash, list(self._links)
+        return chain
+
     def adopt(self, index: int, link: Prefix) -> None:
         """Take an equal link that another sequence made, so that later comparisons end at once."""
         self._links[index + 1] = link

@@ -21,7 +21,7 @@ def timed_parts(engine: Any) -> Iterator[dict[str, float]]:
     of the forward; the forward and the sampler are parts of the step."""
     from transformers import AttentionInterface
 
-    from .. import engine as engine_module
+    from .. import decoding
     from ..model_hook import ATTENTION_NAME, paged_attention
 
     seconds = dict.fromkeys(("step", "forward", "linear", "attention", "sampler"), 0.0)
@@ -42,11 +42,11 @@ def timed_parts(engine: Any) -> Iterator[dict[str, float]]:
         for name, modules in (("forward", [model]), ("linear", filter(_is_linear, model.modules()))):
             for module in modules:
                 _time_module(stack, module, name, seconds, clock)
-        sample, step = engine_module.sample, engine.step
-        stack.callback(setattr, engine_module, "sample", sample)
+        sample, step = decoding.sample, engine.step
+        stack.callback(setattr, decoding, "sample", sample)
         stack.callback(delattr, engine, "step")
         stack.callback(AttentionInterface.register, ATTENTION_NAME, paged_attention)
-        engine_module.sample = timed("sampler", sample)  # type: ignore[assignment]
+        decoding.sample = timed("sampler", sample)  # type: ignore[assignment]
         engine.step = timed("step", step)
         AttentionInterface.register(ATTENTION_NAME, timed("attention", paged_attention))
         yield seconds

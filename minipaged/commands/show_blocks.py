@@ -25,7 +25,7 @@ class Snapshot:
     """The pool in one step: each request's table, and the blocks that nobody uses but a prefix may need."""
 
     step: int
-    tables: dict[str, tuple[list[int], int]]  # request id -> (blocks, tokens in them)
+    tables: dict[str, tuple[list[int], int]]  # request id, and number of the sequence -> (blocks, tokens)
     cached: frozenset[int]
 
     @property
@@ -55,7 +55,8 @@ class BlockRecorder:
         colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(labels)}
         console.rule(f"step {peak.step} of {self.snapshots[-1].step}: the block tables")
         for name in peak.tables:
-            self._draw_table(console, peak, name, labels.get(name, name), colours.get(name, "white"))
+            owner = name.partition(".")[0]  # a request that has several sequences has numbered tables
+            self._draw_table(console, peak, name, labels.get(owner, name), colours.get(owner, "white"))
         console.print(
             "\n[bold]The pool[/]: a letter is the owner, a digit the number of owners, "
             "· free, ○ cached for a prefix that may come again"
@@ -72,10 +73,12 @@ class BlockRecorder:
 
     def _observe(self, step: Schedule) -> None:
         blocks = self.engine.blocks
-        tables = {
-            request.request_id: (list(request.sequence.table.blocks), request.sequence.table.num_tokens)
-            for request in self.engine.scheduler.running
-        }
+        tables = {}
+        for request in self.engine.scheduler.running:
+            for sequence in request.unfinished:
+                name = request.request_id
+                name += f".{sequence.index}" if request.num_sequences > 1 else ""
+                tables[name] = (list(sequence.table.blocks), sequence.table.num_tokens)
         cached = frozenset(
             block
             for block in range(min(blocks.num_blocks, 4096))
@@ -132,7 +135,7 @@ def _cells(snapshot: Snapshot, start: int, stop: int, colours: dict[str, str]) -
     for block in range(start, stop):
         users = snapshot.users.get(block, [])
         if len(users) == 1:
-            text.append(users[0][0], style=colours.get(users[0], "white"))
+            text.append(users[0][0], style=colours.get(users[0].partition(".")[0], "white"))
         elif users:
             text.append(str(min(len(users), 9)), style="bold reverse")
         else:

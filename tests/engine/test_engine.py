@@ -13,7 +13,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from minipaged import LLM, BeamSearchParams, SamplingParams
+from minipaged import LLM, SamplingParams
 from minipaged.errors import (
     BackendUnavailableError,
     InvalidConfigError,
@@ -108,14 +108,6 @@ def test_settings_that_this_model_cannot_have(make: Callable[..., LLM], settings
         make(**settings)
 
 
-def test_what_is_not_built_yet_is_refused(make: Callable[..., LLM]) -> None:
-    llm = make()
-    with pytest.raises(NotBuiltYetError):
-        llm.generate([5], SamplingParams(n=2), use_tqdm=False)
-    with pytest.raises(NotBuiltYetError):
-        llm.beam_search([5], BeamSearchParams())
-
-
 def test_params_one_a_prompt(make: Callable[..., LLM]) -> None:
     llm = make()
     each = [SamplingParams(temperature=0, max_tokens=n) for n in (1, 5)]
@@ -159,7 +151,7 @@ def test_a_pool_holds_one_token_more_than_its_slots(make: Callable[..., LLM], bl
 def test_every_eos_id_of_the_generation_config_ends_a_text(make: Callable[..., LLM]) -> None:
     plain = tokens(make(), [5, 6, 7], SamplingParams(temperature=0, max_tokens=12, ignore_eos=True))
     llm = make()
-    object.__setattr__(llm.engine.loaded, "eos_token_ids", frozenset([1, plain[4]]))
+    llm.engine._decoder.eos_token_ids = frozenset([1, plain[4]])
     first = plain.index(plain[4])
     output = llm.generate([[5, 6, 7]], GREEDY, use_tqdm=False)[0].outputs[0]
     assert (output.token_ids, output.finish_reason) == (plain[: first + 1], "stop")
@@ -461,7 +453,7 @@ def test_the_reader_may_bring_own_classes(make: Callable[..., LLM]) -> None:
 
     llm = make(allocator_class=HighestFirst)
     seen = []
-    llm.engine.observers.append(lambda step: seen.append(step.rows[0].request.sequence.table.blocks[0]))
+    llm.engine.observers.append(lambda step: seen.append(step.rows[0].request.sequences[0].table.blocks[0]))
     assert tokens(llm, [5, 6, 7]) == tokens(make(), [5, 6, 7])
     assert seen[0] == 39
 

@@ -54,7 +54,7 @@ def serve(tiny_model: Callable[[str], Path]) -> Callable[..., Run]:
         steps: list[Step] = []
 
         def watch(_: object) -> None:
-            tables = {int(r.request_id[4:]): r.sequence.table for r in llm.engine.scheduler.running}
+            tables = {int(r.request_id[4:]): r.sequences[0].table for r in llm.engine.scheduler.running}
             in_use = llm.engine.blocks.allocator.num_in_use * llm.engine.blocks.block_size
             blocks = {number: len(table.blocks) for number, table in tables.items()}
             steps.append(Step(blocks, {number: table.num_tokens for number, table in tables.items()}, in_use))

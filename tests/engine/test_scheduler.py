@@ -14,6 +14,8 @@ from minipaged.request import Request, Sequence
 from minipaged.sampling_params import SamplingParams
 from minipaged.scheduler import Schedule, Scheduler
 
+no_text = None  # a detokenizer that nobody asks
+
 
 class World:
     """A scheduler over a pool, and a model that answers every sampled row with token 7."""
@@ -29,9 +31,10 @@ class World:
     def add(self, name: str, num_tokens: int, max_tokens: int = 4, first: int = 10) -> Request:
         tokens = list(range(first, first + num_tokens))
         chain = self.blocks.new_chain(tokens, None)
-        sequence = Sequence(tokens, chain, self.blocks.new_table(), seed=0)
+        table = self.blocks.new_table()
+        sequence = Sequence(tokens, chain, table, no_text, num_prompt_tokens=num_tokens, seed=0)  # type: ignore[arg-type]
         params = SamplingParams(max_tokens=max_tokens)
-        request = Request(name, None, list(tokens), params, max_tokens, sequence, None)  # type: ignore[arg-type]
+        request = Request(name, None, list(tokens), params, max_tokens, [sequence], lambda: no_text)  # type: ignore[arg-type,return-value]
         self.scheduler.waiting.append(request)
         return request
 
@@ -43,7 +46,7 @@ class World:
         for request in step.outgrown:
             self.finished.append(request.request_id)
         for row in step.rows:
-            sequence = row.request.sequence
+            sequence = row.request.sequences[0]
             sampled = row.is_last_chunk
             self.blocks.publish(sequence, row.stop)
             if sampled:
@@ -57,9 +60,9 @@ class World:
     def check(self) -> None:
         scheduler = self.scheduler
         assert not set(map(id, scheduler.running)) & set(map(id, scheduler.waiting))
-        self.blocks.check([request.sequence for request in scheduler.requests()])
+        self.blocks.check([request.sequences[0] for request in scheduler.requests()])
         for request in scheduler.running:
-            assert request.sequence.table.num_empty_slots < self.blocks.block_size
+            assert request.sequences[0].table.num_empty_slots < self.blocks.block_size
 
     def run(self, limit: int = 500) -> list[Schedule]:
         steps = []
@@ -112,7 +115,7 @@ def test_the_youngest_is_preempted_once_and_comes_back_before_newcomers() -> Non
     assert (a.num_preemptions, b.num_preemptions) == (0, 1)
     assert world.order_of_admission == ["A", "B", "B", "D"]
     assert world.finished == ["A", "B", "D"]
-    assert b.sequence.num_output_tokens == 4
+    assert b.sequences[0].num_output_tokens == 4
 
 
 def test_a_request_alone_in_a_full_pool_has_outgrown_it() -> None:
@@ -120,7 +123,7 @@ def test_a_request_alone_in_a_full_pool_has_outgrown_it() -> None:
     request = world.add("A", 10, max_tokens=50)
     world.run()
     assert world.finished == ["A"]
-    assert request.sequence.num_tokens == 3 * 4 + 1  # the last token needs no slot
+    assert request.sequences[0].num_tokens == 3 * 4 + 1  # the last token needs no slot
 
 
 def test_admission_counts_cached_blocks_once() -> None:
@@ -129,14 +132,14 @@ def test_admission_counts_cached_blocks_once() -> None:
     a = world.add("A", 16, max_tokens=9)
     world.step()
     b = world.add("B", 20, max_tokens=1)
-    b.sequence.token_ids[8:] = range(100, 112)
+    b.sequences[0].token_ids[8:] = range(100, 112)
     free_order = world.blocks.allocator.free_order()
     with pytest.raises(OutOfBlocksError) as error:
-        world.blocks.admit(b.sequence)
+        world.blocks.admit(b.sequences)
     assert error.value.missing == 1
     assert world.blocks.allocator.free_order() == free_order
-    assert [world.blocks.allocator.reference_count(block) for block in a.sequence.table.blocks] == [1] * 4
-    assert len(b.sequence.table) == 0
+    assert [world.blocks.allocator.reference_count(block) for block in a.sequences[0].table.blocks] == [1] * 4
+    assert len(b.sequences[0].table) == 0
     world.check()
 
 
@@ -148,7 +151,7 @@ def test_a_hit_that_nobody_uses_is_no_block_to_hand_out() -> None:
     assert world.blocks.allocator.num_cached == 2
     b = world.add("B", 18)
     with pytest.raises(OutOfBlocksError) as error:
-        world.blocks.admit(b.sequence)
+        world.blocks.admit(b.sequences)
     assert error.value.missing == 1
     assert world.blocks.allocator.num_cached == 2
 
@@ -205,12 +208,12 @@ def test_a_shared_last_block_is_copied_before_it_is_written() -> None:
     world.step()
     b = world.add("B", 6)
     world.scheduler.waiting.clear()
-    b.sequence.token_ids[:] = list(a.sequence.token_ids)
-    b.sequence.table = a.sequence.table.fork()
-    world.blocks.cache.share(b.sequence.table.blocks)
-    assert world.blocks.append_slot(a.sequence) == (1, 2)
-    assert world.blocks.append_slot(b.sequence) is None  # it is the only owner left
-    assert a.sequence.table.blocks == [0, 2] and b.sequence.table.blocks == [0, 1]
+    b.sequences[0].token_ids[:] = list(a.sequences[0].token_ids)
+    b.sequences[0].table = a.sequences[0].table.fork()
+    world.blocks.cache.share(b.sequences[0].table.blocks)
+    assert world.blocks.append_slot(a.sequences[0]) == (1, 2)
+    assert world.blocks.append_slot(b.sequences[0]) is None  # it is the only owner left
+    assert a.sequences[0].table.blocks == [0, 2] and b.sequences[0].table.blocks == [0, 1]
     assert world.blocks.allocator.num_in_use == 3
 
 
@@ -251,5 +254,5 @@ def test_every_request_ends_in_order_of_arrival_and_no_block_is_lost(
     first_admissions = list(dict.fromkeys(world.order_of_admission))
     assert first_admissions == [request.request_id for request in added]
     for request in added:
-        outgrown = request.sequence.num_tokens == num_blocks * block_size + 1
-        assert request.sequence.num_output_tokens == request.max_tokens or outgrown
+        outgrown = request.sequences[0].num_tokens == num_blocks * block_size + 1
+        assert request.sequences[0].num_output_tokens == request.max_tokens or outgrown

@@ -1,0 +1,163 @@
+"""From logits to the next tokens of a step's requests: sample, fork a prompt into n, or search with beams.
+
+Sequences of a request fork here, and here they end. Whatever they share, and whoever is left of a group, the
+block manager counts. Page: docs/concepts/parallel_sampling.md.
+"""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+from .beam_search import BeamSearch
+from .block_manager import BlockManager
+from .request import Request, Sequence
+from .sampler import InvalidLogitsError, SampledToken, SamplingRow, sample
+from .scheduler import Schedule
+
+
+class Decoder:
+    """Appends tokens to sequences, and ends those that are done."""
+
+    def __init__(self, blocks: BlockManager, eos_token_ids: frozenset[int]) -> None:
+        self.blocks = blocks
+        self.eos_token_ids = eos_token_ids
+
+    def advance(self, step: Schedule, logits: torch.Tensor) -> tuple[list[Request], int]:
+        """Give every sequence that is up to date its next token. Returns whose they are, and how many.
+
+        logits: [sequences, vocab], of the rows of the step that are a last chunk, in order.
+        """
+        current = [row for row in step.rows if row.is_last_chunk]
+        place = {row.sequence: i for i, row in enumerate(current)}
+        requests = list(dict.fromkeys(row.request for row in current))
+        num_tokens = 0
+        sampling: list[tuple[Request, Sequence, int]] = []  # and its row of the logits
+        for request in requests:
+            if request.beam_search is not None:
+                rows = [place[beam] for beam in request.sequences]
+                num_tokens += self._search(request, request.beam_search, logits[rows])
+                continue
+            for sequence in [sequence for sequence in request.unfinished if sequence in place]:
+                group = self._fan_out(request, sequence)
+                sampling += [(request, member, place[sequence]) for member in group]
+        return requests, num_tokens + self._sample(logits, sampling)
+
+    def end(self, sequence: Sequence, reason: str) -> None:
+        """End one sequence of a group: its blocks go back, as far as no other uses them."""
+        sequence.finish_reason = reason
+        self.blocks.free(sequence)
+        if sequence.score is not None:  # a beam's text is written out only now
+            for token_id in sequence.output_token_ids[: -1 if reason == "stop" else None]:
+                sequence.detokenizer.add(token_id)
+        sequence.detokenizer.flush()
+
+    def _fan_out(self, request: Request, sequence: Sequence) -> list[Sequence]:
+        """The sequences that go on from this one: n, once its prompt is computed, and itself ever after.
+
+        They have the same prompt in the same blocks, and each a random stream of its own.
+        """
+        if len(request.sequences) == request.params.n:
+            return [sequence]
+        request.sequences += [
+            sequence.fork(i, sequence.seed + i, self.blocks.fork(sequence), request.new_detokenizer())
+            for i in range(1, request.params.n)
+        ]
+        return request.sequences
+
+    def _sample(self, logits: torch.Tensor, sampling: list[tuple[Request, Sequence, int]]) -> int:
+        """Draw a token for each sequence from its row of the logits. Returns how many were drawn."""
+        if not sampling:
+            return 0
+        wanted = [place for _, _, place in sampling]
+        if wanted != list(range(len(logits))):
+            logits = logits[wanted]
+        rows = [self._sampling_row(request, sequence) for request, sequence, _ in sampling]
+        try:
+            sampled = sample(logits, rows)
+        except InvalidLogitsError as error:  # NaN or infinity ends a sequence, and the others go on
+            for i in error.rows:
+                self.end(sampling[i][1], "error")
+            fine = [i for i in range(len(rows)) if i not in error.rows]
+            sampling = [sampling[i] for i in fine]
+            sampled = sample(logits[fine], [rows[i] for i in fine])
+        for (request, sequence, _), token in zip(sampling, sampled, strict=True):
+            self._append(request, sequence, token)
+        return len(sampled)
+
+    def _append(self, request: Request, sequence: Sequence, token: SampledToken) -> None:
+        """Add a sampled token to its sequence and decide whether it is the last."""
+        sequence.token_ids.append(token.token_id)
+        if request.first_token_time is None:
+            request.first_token_time = time.monotonic()
+        if token.top_logprobs is not None and token.logprob is not None:
+            sequence.logprobs.append(token.top_logprobs)
+            sequence.cumulative_logprob += token.logprob
+        reason = self._finish_reason(request, sequence, token.token_id)
+        if reason is not None:
+            self.end(sequence, reason)
+
+    def _finish_reason(self, request: Request, sequence: Sequence, token_id: int) -> str | None:
+        """Why this token ends the sequence, if it does. A stop token's text is never shown."""
+        params = request.params
+        past_minimum = sequence.num_output_tokens >= params.min_tokens
+        is_eos = not params.ignore_eos and token_id in self.eos_token_ids
+        if past_minimum and (is_eos or token_id in params.stop_token_ids):
+            return "stop"
+        sequence.detokenizer.add(token_id)
+        if sequence.detokenizer.stopped is not None:
+            return "stop"
+        return "length" if sequence.num_output_tokens >= request.max_tokens else None
+
+    def _search(self, request: Request, search: BeamSearch, logits: torch.Tensor) -> int:
+        """One step of a beam search: choose the beams that go on, and let their tables follow.
+
+        Returns how many tokens were chosen.
+        """
+        beams = request.sequences
+        if not bool(torch.isfinite(logits.amax(dim=-1)).all()) or bool(logits.isnan().any()):
+            for beam in beams:
+                self.end(beam, "error")
+            return 0
+        chosen = search.advance(logits, [beam.output_token_ids for beam in beams])
+        if request.first_token_time is None:
+            request.first_token_time = time.monotonic()
+        if search.is_done:
+            self._keep_hypotheses(request, search)
+            return len(beams)
+        tables = self.blocks.reorder(beams, [each.parent for each in chosen])
+        request.sequences = [
+            beams[each.parent].fork(index, beams[0].seed, table, request.new_detokenizer())
+            for index, (each, table) in enumerate(zip(chosen, tables, strict=True))
+        ]
+        for beam, each, total in zip(request.sequences, chosen, search.scores, strict=True):
+            beam.token_ids.append(each.token_id)
+            beam.score = total / beam.num_output_tokens**search.params.length_penalty
+        return len(chosen)
+
+    def _keep_hypotheses(self, request: Request, search: BeamSearch) -> None:
+        """The end of a beam search: its best finished outputs take the place of the live beams."""
+        parent = request.sequences[0]
+        ended = []
+        for index, found in enumerate(search.finished):
+            sequence = parent.fork(index, parent.seed, self.blocks.new_table(), request.new_detokenizer())
+            sequence.token_ids[parent.num_prompt_tokens :] = found.token_ids
+            sequence.score = found.score
+            self.end(sequence, found.finish_reason)
+            ended.append(sequence)
+        for beam in request.sequences:
+            self.blocks.free(beam)
+        request.sequences = ended
+
+    def _sampling_row(self, request: Request, sequence: Sequence) -> SamplingRow:
+        params = request.params
+        eos_ids = () if params.ignore_eos else self.eos_token_ids
+        return SamplingRow(
+            params=params,
+            seed=sequence.seed,
+            position=sequence.num_tokens,
+            prompt_token_ids=request.prompt_token_ids,
+            output_token_ids=sequence.output_token_ids,
+            stop_token_ids=(*eos_ids, *params.stop_token_ids),
+        )
