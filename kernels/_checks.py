@@ -26,6 +26,11 @@ def check_inputs(
     if queries.ndim != 3:
         raise ValueError(f"queries: shape {list(queries.shape)}, must be [tokens, num_heads, head_dim]")
     num_heads, head_dim = queries.shape[1:]
+    if min(num_heads, head_dim, *key_cache.shape[2:]) < 1:
+        raise ValueError(
+            f"queries, key_cache: shapes {list(queries.shape)}, {list(key_cache.shape)}, "
+            "heads and head_dim must be at least 1"
+        )
     for name, cache in (("key_cache", key_cache), ("value_cache", value_cache)):
         if cache.dtype != queries.dtype:
             raise TypeError(f"{name}: dtype {cache.dtype}, but queries is {queries.dtype}")

@@ -215,7 +215,9 @@ def _allocate_kernel(
         blocks = tl.load(stack_ptr + num_free - 1 - taken_before - entry, mask=inside, other=0)
         tl.store(table_ptr + entry * table_column_stride, blocks, mask=inside)
         tl.store(count_ptr + blocks, 1, mask=inside)
-    # Others may still have to read how many are free: the program that finishes last writes it.
+    # Others may still have to read how many are free: the program that finishes last writes it. The barrier
+    # is for this program's own threads: none may have anything left to read when the ticket is taken.
+    tl.debug_barrier()
     if tl.atomic_add(ticket_ptr, 1) == tl.num_programs(0) - 1:
         tl.store(ticket_ptr, 0)
         tl.store(missing_ptr, tl.where(wrong > 0, -wrong, tl.maximum(total - num_free, 0)).to(tl.int32))

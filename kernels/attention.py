@@ -48,6 +48,7 @@ def decode_attention(
         RuntimeError: CPU tensors where Triton is not interpreted.
     """
     check_inputs(queries, key_cache, value_cache, block_tables, context_lengths, window, softcap)
+    window = _effective_window(window, block_tables, key_cache)
     check_launch(_decode_kernel, queries, key_cache, block_tables, context_lengths)
     batch, num_heads, head_dim = queries.shape
     if batch != block_tables.shape[0]:
@@ -114,6 +115,7 @@ def prefill_attention(
         As `decode_attention`.
     """
     check_inputs(queries, key_cache, value_cache, block_tables, context_lengths, window, softcap)
+    window = _effective_window(window, block_tables, key_cache)
     check_launch(_prefill_kernel, queries, key_cache, block_tables, context_lengths)
     total_tokens, num_heads, head_dim = queries.shape
     batch = block_tables.shape[0]
@@ -138,6 +140,11 @@ def prefill_attention(
             ROW_TILE=key_tile, KEY_TILE=key_tile, DIM_TILE=dim_tile, num_warps=num_warps,
         )  # fmt: skip
     return output
+
+
+def _effective_window(window: int | None, block_tables: Tensor, key_cache: Tensor) -> int | None:
+    """None where it hides nothing: a number as large as the table might not fit the kernel's 32 bits."""
+    return None if window is not None and window >= block_tables.shape[1] * key_cache.shape[1] else window
 
 
 @triton.jit

@@ -44,8 +44,9 @@ def reorder_beams(
         parents: int32 [new_beams].
         num_tokens: int32 [old_beams], tokens that have a slot; they say how long each table is.
 
-    `refused` above 0: so many blocks are missing for the copies. Below 0: so many parents are no rows.
-    Then no count and no free block has changed, and the other results mean nothing.
+    `refused` above 0: so many blocks are missing for the copies. Below 0: so many parents are no rows,
+    num_tokens beyond a table, entries no blocks, or entries more than their block's count. Then no count and
+    no free block has changed, and the other results mean nothing.
     """
     old_beams, max_blocks = check_tables(block_tables, allocator.counts.device)
     check_vector("parents", parents, block_tables.device)
@@ -80,6 +81,7 @@ def reorder_beams(
             old_beams,
             new_beams,
             max_blocks,
+            allocator.num_blocks,
             *block_tables.stride(),
             BLOCK_SIZE=block_size,
             ROWS=max(16, triton.next_power_of_2(new_beams)),
@@ -158,6 +160,7 @@ def _reorder_kernel(
     old_beams,
     new_beams,
     max_blocks,
+    num_blocks,
     row_stride,
     column_stride,
     BLOCK_SIZE: tl.constexpr,
@@ -168,17 +171,23 @@ def _reorder_kernel(
     rows = tl.arange(0, ROWS)
     here = rows < new_beams
     parents = tl.load(parent_ptr + rows, mask=here, other=0)
-    strangers = tl.sum((here & ((parents < 0) | (parents >= old_beams))).to(tl.int32))
-    if strangers > 0:
-        tl.store(refused_ptr, -strangers)
-        return
+    wrong = tl.sum((here & ((parents < 0) | (parents >= old_beams))).to(tl.int32))
     num_old = old_beams * max_blocks
+    for start in range(0, old_beams, TILE):
+        beams = start + tl.arange(0, TILE)
+        tokens = tl.load(tokens_ptr + beams, mask=beams < old_beams, other=0)
+        wrong += tl.sum(((tokens < 0) | (tokens > max_blocks * BLOCK_SIZE)).to(tl.int32))
+    for start in range(0, num_old, TILE):
+        entries, blocks, there = _old_entries(
+            start, table_ptr, tokens_ptr, old_beams, max_blocks, row_stride, column_stride, BLOCK_SIZE, TILE
+        )
+        wrong += tl.sum((there & ((blocks < 0) | (blocks >= num_blocks))).to(tl.int32))
+    if wrong > 0:
+        tl.store(refused_ptr, -wrong)
+        return
 
-    # 1. Count the new tables' entries up and the old ones' down.
-    _count_new(
-        1, table_ptr, parent_ptr, tokens_ptr, new_table_ptr, count_ptr,
-        new_beams, max_blocks, row_stride, column_stride, BLOCK_SIZE, TILE,
-    )  # fmt: skip
+    # 1. Count the old tables' entries down, of which there can't be more than the counts say, and the new
+    #    ones' up.
     for start in range(0, num_old, TILE):
         entries, blocks, there = _old_entries(
             start, table_ptr, tokens_ptr, old_beams, max_blocks, row_stride, column_stride, BLOCK_SIZE, TILE
@@ -186,15 +195,34 @@ def _reorder_kernel(
         tl.atomic_add(count_ptr + blocks, -1, mask=there)
         tl.atomic_max(last_ptr + blocks, entries, mask=there)
     tl.debug_barrier()
-
-    # 2. Which last blocks must be copied: all but one writer of each, and that one too if others read it.
+    excess = 0
+    for start in range(0, num_old, TILE):
+        entries, blocks, there = _old_entries(
+            start, table_ptr, tokens_ptr, old_beams, max_blocks, row_stride, column_stride, BLOCK_SIZE, TILE
+        )
+        last = there & (tl.load(last_ptr + blocks, mask=there, other=-1) == entries)
+        excess += tl.sum(tl.maximum(-tl.load(count_ptr + blocks, mask=last, other=0), 0))
+    tl.debug_barrier()
+    _count_new(
+        1, table_ptr, parent_ptr, tokens_ptr, new_table_ptr, count_ptr,
+        new_beams, max_blocks, row_stride, column_stride, BLOCK_SIZE, TILE,
+    )  # fmt: skip
     tokens = tl.load(tokens_ptr + parents, mask=here, other=0)
     tl.store(new_tokens_ptr + rows, tokens, mask=here)
+    tl.debug_barrier()
+
+    # 2. Which last blocks must be copied: all but one writer of each, and that one too if others read it.
     writes = here & (tokens % BLOCK_SIZE > 0)
     last_entries = rows * max_blocks + tokens // BLOCK_SIZE
     last_blocks = tl.load(new_table_ptr + last_entries, mask=writes, other=-1)
-    same = (last_blocks[:, None] == last_blocks[None, :]) & (rows[:, None] > rows[None, :])
-    copied_before = tl.sum(same.to(tl.int32), axis=1)
+    copied_before = tl.zeros_like(rows)
+    for row in range(0, new_beams):
+        writer_tokens = tl.load(new_tokens_ptr + row)
+        is_writer = writer_tokens % BLOCK_SIZE > 0
+        block = tl.load(
+            new_table_ptr + row * max_blocks + writer_tokens // BLOCK_SIZE, mask=is_writer, other=-2
+        )
+        copied_before += ((last_blocks == block) & (rows > row)).to(tl.int32)
     users = tl.load(count_ptr + last_blocks, mask=writes, other=0) - copied_before
     copies = writes & (users > 1)
     needed = tl.sum(copies.to(tl.int32))
@@ -209,9 +237,9 @@ def _reorder_kernel(
         fell = fell & (tl.load(count_ptr + blocks, mask=fell, other=1) == 0)
         dropped += tl.sum((fell & (tl.load(retained_ptr + blocks, mask=fell, other=1) == 0)).to(tl.int32))
     num_free = tl.load(free_count_ptr)
-    missing = tl.maximum(needed - num_free - dropped, 0)
+    refused = tl.where(excess > 0, -excess, tl.maximum(needed - num_free - dropped, 0))
     num_unused = 0
-    for start in range(0, tl.where(missing == 0, num_old, 0), TILE):
+    for start in range(0, tl.where(refused == 0, num_old, 0), TILE):
         entries, blocks, there = _old_entries(
             start, table_ptr, tokens_ptr, old_beams, max_blocks, row_stride, column_stride, BLOCK_SIZE, TILE
         )
@@ -221,7 +249,7 @@ def _reorder_kernel(
     tl.debug_barrier()
 
     # 4. Take the destinations from the stack, repoint the tables, one user fewer for each source.
-    copies = copies & (rows < tl.where(missing == 0, ROWS, 0))
+    copies = copies & (rows < tl.where(refused == 0, ROWS, 0))
     rank = tl.cumsum(copies.to(tl.int32)) - 1
     destinations = tl.load(stack_ptr + num_free - 1 - rank, mask=copies, other=-1)
     tl.store(new_table_ptr + last_entries, destinations, mask=copies)
@@ -230,7 +258,7 @@ def _reorder_kernel(
     tl.atomic_add(count_ptr + last_blocks, -1, mask=copies)
     tl.store(count_ptr + destinations, 1, mask=copies)
     tl.store(free_count_ptr, num_free - tl.sum(copies.to(tl.int32)))
-    tl.store(refused_ptr, missing)
+    tl.store(refused_ptr, refused)
 
     # 5. Leave the scratch as it was; where it didn't fit, the counts too.
     for start in range(0, num_old, TILE):
@@ -238,12 +266,12 @@ def _reorder_kernel(
             start, table_ptr, tokens_ptr, old_beams, max_blocks, row_stride, column_stride, BLOCK_SIZE, TILE
         )
         tl.store(last_ptr + blocks, -1, mask=there)
-    for start in range(0, tl.where(missing > 0, num_old, 0), TILE):
+    for start in range(0, tl.where(refused != 0, num_old, 0), TILE):
         _, blocks, there = _old_entries(
             start, table_ptr, tokens_ptr, old_beams, max_blocks, row_stride, column_stride, BLOCK_SIZE, TILE
         )
         tl.atomic_add(count_ptr + blocks, 1, mask=there)
-    if missing > 0:
+    if refused != 0:
         _count_new(
             -1, table_ptr, parent_ptr, tokens_ptr, new_table_ptr, count_ptr,
             new_beams, max_blocks, row_stride, column_stride, BLOCK_SIZE, TILE,

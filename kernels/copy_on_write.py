@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from operator import index
 from typing import Any
 
 import torch
@@ -69,7 +70,7 @@ def as_words(pool: Tensor, widest: int = 8) -> Tensor:
 
     `widest` bounds the bytes of a word: 8, 4, 2 or 1.
     """
-    rows = pool.view(torch.int8).view(pool.shape[0], -1)
+    rows = pool.view(-1).view(torch.int8).view(pool.shape[0], -1)  # flat first: a size of 1 has any stride
     width = next(
         width
         for width in _WORDS
@@ -118,8 +119,11 @@ def checked_pairs(
     num_sources: int,
     num_destinations: int,
 ) -> list[tuple[int, int]]:
-    """The pairs as host integers: ids within pools of so many blocks, no destination twice; or ValueError."""
-    ids = [block.tolist() if isinstance(block, Tensor) else list(block) for block in (sources, destinations)]
+    """The pairs as host integers, ids of pools of so many blocks, no destination twice; or an error."""
+    ids = [
+        [index(block) for block in (blocks.tolist() if isinstance(blocks, Tensor) else blocks)]
+        for blocks in (sources, destinations)
+    ]
     if len(ids[0]) != len(ids[1]):
         raise ValueError(f"sources, destinations: {len(ids[0])} and {len(ids[1])} blocks, must be as many")
     for name, blocks, num_blocks in (

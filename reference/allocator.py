@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from operator import index
 
 
 class OutOfBlocksError(RuntimeError):
@@ -60,7 +61,7 @@ class BlockAllocator:
 
     def reference_count(self, block: int) -> int:
         """How many live block-table entries name `block`."""
-        self._check_ids([block])
+        (block,) = self._checked([block])
         return self._counts[block]
 
     def free_order(self) -> list[int]:
@@ -87,8 +88,7 @@ class BlockAllocator:
 
         A cached block comes back into use. Raises ValueError for a block that is free.
         """
-        blocks = list(blocks)
-        self._check_ids(blocks)
+        blocks = self._checked(blocks)
         for block in blocks:
             if self._counts[block] == 0 and block not in self._retained:
                 raise ValueError(f"block {block} is free: only a block in use or cached can be shared")
@@ -102,8 +102,7 @@ class BlockAllocator:
         In that order they go back on the free stack, except those that are retained: they are cached from
         now on. A block may be named as often as its count says. Raises ValueError on a double free.
         """
-        blocks = list(blocks)
-        self._check_ids(blocks)
+        blocks = self._checked(blocks)
         for block, times in Counter(blocks).items():
             if times > self._counts[block]:
                 count = self._counts[block]
@@ -133,7 +132,14 @@ class BlockAllocator:
         if self._counts[block] == 0:
             self._free.append(block)
 
-    def _check_ids(self, blocks: Iterable[int]) -> None:
-        for block in blocks:
+    def can_reuse(self, block: int) -> bool:
+        """Whether `allocate` may hand `block` out once nobody names it any more."""
+        return block not in self._retained
+
+    def _checked(self, blocks: Iterable[int]) -> list[int]:
+        """The ids as plain integers, known to be of this pool. Raises TypeError, ValueError."""
+        ids = [index(block) for block in blocks]  # a tensor's items too, which hash by identity
+        for block in ids:
             if not 0 <= block < self.num_blocks:
                 raise ValueError(f"block {block} is not one of the {self.num_blocks} blocks of this pool")
+        return ids

@@ -9,7 +9,7 @@ Twin: kernels/beam_search.py. Lesson: lessons/06_beam_sharing. Page: docs/concep
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from .allocator import OutOfBlocksError
 from .block_table import BlockTable
@@ -17,7 +17,7 @@ from .copy_on_write import SharingAllocator, copy_on_write
 
 
 def reorder_beams(
-    block_tables: Sequence[BlockTable], parents: Sequence[int], allocator: SharingAllocator
+    block_tables: Sequence[BlockTable], parents: Iterable[int], allocator: SharingAllocator
 ) -> tuple[list[BlockTable], list[tuple[int, int]]]:
     """Replace a request's beams by new ones: new beam i continues beam `parents[i]` (paper section 4.4).
 
@@ -25,10 +25,11 @@ def reorder_beams(
     than old ones. Returns the tables of the new beams, and the pairs (source, destination) to hand to
     `copy_blocks` before anything is written. The old tables are given up, and must not be used again.
 
-    Raises ValueError for a parent that isn't there, and OutOfBlocksError where the blocks don't suffice for
-    the copies; nothing has changed then.
+    Raises ValueError for a parent that isn't there or tables whose blocks aren't in use, and
+    OutOfBlocksError where the blocks don't suffice for the copies; nothing has changed then.
     """
-    _check_room(block_tables, _forks(block_tables, parents), allocator)
+    parents = list(parents)
+    _check_room(block_tables, _forks(block_tables, parents, allocator), allocator)
     new_tables = fork_beams(block_tables, parents, allocator)
     last_blocks = [
         copy_on_write(table.blocks, len(table) - 1, allocator)
@@ -39,13 +40,13 @@ def reorder_beams(
 
 
 def fork_beams(
-    block_tables: Sequence[BlockTable], parents: Sequence[int], allocator: SharingAllocator
+    block_tables: Sequence[BlockTable], parents: Iterable[int], allocator: SharingAllocator
 ) -> list[BlockTable]:
     """`reorder_beams` without the copies: for whoever does copy-on-write before each write anyway.
 
-    Needs no block, so it can't fail but for a parent that isn't there (ValueError).
+    Needs no block, so it can't fail for want of one. Raises ValueError as `reorder_beams` does.
     """
-    new_tables = _forks(block_tables, parents)
+    new_tables = _forks(block_tables, parents, allocator)
     for table in new_tables:  # counted first: a block that goes on must not fall to zero in between
         allocator.share(table.blocks)
     for table in block_tables:
@@ -53,7 +54,15 @@ def fork_beams(
     return new_tables
 
 
-def _forks(block_tables: Sequence[BlockTable], parents: Sequence[int]) -> list[BlockTable]:
+def _forks(
+    block_tables: Sequence[BlockTable], parents: Iterable[int], allocator: SharingAllocator
+) -> list[BlockTable]:
+    """The new tables, once it is clear that the old ones can be given up."""
+    parents = list(parents)
+    for block, times in Counter(block for table in block_tables for block in table.blocks).items():
+        if times > allocator.reference_count(block):
+            count = allocator.reference_count(block)
+            raise ValueError(f"block_tables name block {block} {times} times, its count is {count}")
     for parent in parents:
         if not 0 <= parent < len(block_tables):
             raise ValueError(f"parents: {parent} is not one of the {len(block_tables)} beams")
@@ -70,6 +79,7 @@ def _check_room(
     writers = Counter(table.blocks[-1] for table in new_tables if table.num_empty_slots)
     # The last writer keeps the block, unless others than these beams read it.
     needed = sum(number - (count[block] == number) for block, number in writers.items())
-    available = allocator.num_available + sum(number == 0 for number in count.values())
+    dropped = [block for block, number in count.items() if number == 0]
+    available = allocator.num_available + sum(map(allocator.can_reuse, dropped))
     if needed > available:
         raise OutOfBlocksError(needed, available)

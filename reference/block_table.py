@@ -78,6 +78,8 @@ def check_block_size(block_size: int) -> None:
 
 
 def _check_not_negative(name: str, value: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ValueError(f"{name} must be an integer, got {value!r}")
     if value < 0:
         raise ValueError(f"{name} must not be negative, got {value}")
 

@@ -77,13 +77,20 @@ class ContiguousCache:
 
     def admit(self, request_id: Hashable, num_tokens: int, final_length: int, max_length: int) -> Piece:
         """Take a piece for a request that has `num_tokens` tokens. Raises OutOfSlotsError, ValueError."""
-        check_positive("num_tokens", num_tokens)
+        for name, length in (
+            ("num_tokens", num_tokens),
+            ("final_length", final_length),
+            ("max_length", max_length),
+        ):
+            check_positive(name, length)
         if not num_tokens <= final_length <= max_length:
             lengths = f"{num_tokens}, {final_length}, {max_length}"
             raise ValueError(f"num_tokens <= final_length <= max_length must hold, got {lengths}")
         if request_id in self._requests:
             raise ValueError(f"request {request_id!r} has a piece already")
         reserved = self.policy(num_tokens, final_length, max_length)
+        if reserved < num_tokens:
+            raise ValueError(f"policy reserves {reserved} slots, the request has {num_tokens} tokens already")
         piece = self.allocator.allocate(reserved)
         self._requests[request_id] = _Request(piece, reserved, num_tokens, final_length)
         return piece

@@ -32,6 +32,9 @@ class SharingAllocator(Allocator, Protocol):
     def num_available(self) -> int:
         """Blocks that `allocate` can hand out."""
 
+    def can_reuse(self, block: int) -> bool:
+        """Whether `allocate` may hand `block` out once nobody names it any more."""
+
     def share(self, blocks: Sequence[int]) -> None:
         """Add one use of each block."""
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from copy import copy
 from hashlib import sha256
 from typing import Any
 
@@ -83,8 +84,8 @@ class PrefixChain:
 
     def fork(self, token_ids: Sequence[int]) -> PrefixChain:
         """The chain of a copy of this sequence, `token_ids`, that may go on in another way."""
-        chain = PrefixChain(token_ids, self.block_size)
-        chain._hash, chain._links = self._hash, list(self._links)
+        chain = copy(self)
+        chain.token_ids, chain._links = token_ids, list(self._links)
         return chain
 
     def adopt(self, index: int, link: Prefix) -> None:
@@ -97,8 +98,8 @@ class PrefixChain:
 class PrefixCache:
     """Blocks by the prefix they hold, over an allocator that counts their uses.
 
-    Anyone who would ask the allocator for blocks asks here: `allocate` evicts cached blocks where the free
-    ones don't suffice, and `free` keeps findable blocks cached instead of giving them up.
+    It stands before the allocator: `allocate` evicts cached blocks where the free ones don't suffice, and
+    `free` keeps findable blocks cached instead of giving them up.
     """
 
     def __init__(self, allocator: BlockAllocator) -> None:
@@ -115,6 +116,10 @@ class PrefixCache:
     def reference_count(self, block: int) -> int:
         """How many live block-table entries name `block`."""
         return self.allocator.reference_count(block)
+
+    def can_reuse(self, block: int) -> bool:
+        """Whether `allocate` may hand `block` out once nobody names it: any, if need be by eviction."""
+        return True
 
     def lookup(self, chain: PrefixChain) -> list[int]:
         """The cached blocks of the longest known prefix, from the first on, up to the first miss.

@@ -60,6 +60,8 @@ class SlotAllocator:
 
     def free(self, piece: Piece) -> None:
         """Give a piece back, whole. Raises ValueError where it is not in use."""
+        if not isinstance(piece, Piece):
+            raise TypeError(f"piece must be a Piece, got {piece!r}")
         if piece not in self._used:
             raise ValueError(f"double free: {piece} is not in use")
         self._used.remove(piece)

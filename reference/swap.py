@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, MutableSequence, Sequence
 from copy import deepcopy
+from operator import index
 from typing import Any
 
 from .allocator import OutOfBlocksError
@@ -98,8 +99,9 @@ def _move(
     found = {block: resident[block] for block in users if block in resident}
     absent = [block for block in users if block not in found]
     # 1. is there room? a cached block that is used as it is can't be handed out
-    num_cached = sum(destination.reference_count(block) == 0 for block in set(found.values()))
-    available = destination.num_available - num_cached
+    reused = set(found.values())
+    num_lost = sum(destination.reference_count(b) == 0 and destination.can_reuse(b) for b in reused)
+    available = destination.num_available - num_lost
     if len(absent) > available:
         raise OutOfBlocksError(len(absent), available)
     # 2. use what is there already, before `allocate` evicts it, and take a block for each of the others
@@ -111,15 +113,18 @@ def _move(
     new_blocks = found | moved
     for table in block_tables:
         source.free(table)
-        table[:] = [new_blocks[block] for block in table]
+        table[:] = [new_blocks[index(block)] for block in table]
     return list(moved.items())
 
 
 def _count_users(block_tables: Sequence[MutableSequence[int]], allocator: SharingAllocator) -> dict[int, int]:
     """Blocks in order of first appearance, with the number of entries naming each; all must be in use."""
+    for table in block_tables:
+        if not isinstance(table, MutableSequence):
+            raise TypeError(f"block_tables must hold lists, which can be repointed, got {table!r}")
     if len({id(table) for table in block_tables}) != len(block_tables):
         raise ValueError("block_tables holds the same table twice")
-    users = Counter(block for table in block_tables for block in table)
+    users = Counter(index(block) for table in block_tables for block in table)
     for block, times in users.items():
         count = allocator.reference_count(block)
         if times > count:

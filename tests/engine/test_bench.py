@@ -226,14 +226,14 @@ def test_workload_depends_on_its_seed_alone(tiny_model: Callable[[str], Path]) -
 
 
 def test_stopwatches_are_taken_off_again(tiny_model: Callable[[str], Path]) -> None:
-    from minipaged import LLM, engine
+    from minipaged import LLM, decoding
 
     llm = LLM(str(tiny_model("llama")), device="cpu", attention_backend="reference", num_blocks=8)
-    sample = engine.sample
+    sample = decoding.sample
     with pytest.raises(KeyError), timed_parts(llm.engine):
-        assert engine.sample is not sample
+        assert decoding.sample is not sample
         raise KeyError
-    assert engine.sample is sample and "step" not in vars(llm.engine)
+    assert decoding.sample is sample and "step" not in vars(llm.engine)
     assert AttentionInterface()[ATTENTION_NAME] is paged_attention
     modules = list(llm.engine.runner.model.modules())
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in modules)

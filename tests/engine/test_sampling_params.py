@@ -126,7 +126,7 @@ def test_what_is_refused(name, given, shown):
         *[("beam_width", value) for value in (0, -1, 2.0, True, None, "4")],
         *[("max_tokens", value) for value in (0, True, None)],
         *[("length_penalty", value) for value in (NAN, INF, "1", None, True)],
-        *[("early_stopping", value) for value in (None, 1, "never")],
+        *[("early_stopping", value) for value in (None, 1, "always")],
         *[("ignore_eos", value) for value in (None, 0)],
     ],
 )

@@ -204,3 +204,16 @@ def test_attention_over_blocks_that_came_back_in_another_order(world_class) -> N
     expected = weights / weights.sum(axis=1, keepdims=True) @ rows[1]
     np.testing.assert_allclose(outputs[0], expected, rtol=1e-13)
     assert outputs[0] == outputs[1]
+
+
+def test_a_block_named_by_entries_far_apart_falls_once() -> None:
+    """Each tile of entries sees only one of them."""
+    blocks, reference = device.BlockAllocator(4, DEVICE), BlockAllocator(4)
+    allocate(blocks, [2], [0])
+    blocks.share(ids([0]))
+    reference.allocate(2)
+    reference.share([0])
+    unused, refused = blocks.free(ids([0, *[-1] * 300, 0, 1]))
+    assert (unused[unused >= 0].tolist(), int(refused)) == (reference.free([0, 0, 1]), 0)
+    assert blocks.free_order() == reference.free_order()
+    assert int(blocks.free(ids([0, *[-1] * 300, 0])).refused) == 2

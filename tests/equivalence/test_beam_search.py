@@ -161,3 +161,40 @@ def test_attention_of_every_beam_is_that_of_its_own_tokens() -> None:
     # The first step forks a half-full block three ways (2 copies), the second one forks one beam's (1), and
     # the third starts a block of its own for each: the ninth token's, so nothing is copied.
     assert len(results[0][0][3]) == 3
+
+
+@pytest.mark.parametrize(
+    ("table", "num_tokens"),
+    [
+        ([0, -1, -1, -1], 6),  # padding inside a table
+        ([0, 12, -1, -1], 6),
+        ([0, 1, -1, -1], 17),  # more tokens than the table has slots
+        ([0, 1, -1, -1], -3),
+        ([0, 3, -1, -1], 6),  # block 3 is free
+        ([0, 0, -1, -1], 6),  # named twice, counted once
+    ],
+)
+@pytest.mark.parametrize("parents", [[0], [0, 0], []])
+def test_a_table_that_can_not_be_is_refused_and_nothing_is_changed(
+    table: list[int], num_tokens: int, parents: list[int]
+) -> None:
+    allocator, _ = start(6, [6])
+    before = (allocator.counts.tolist(), allocator.free_order())
+    assert int(reorder(allocator, ids(table)[None], [num_tokens], parents).refused) < 0
+    assert (allocator.counts.tolist(), allocator.free_order()) == before
+    assert allocator.last_entry.tolist() == [-1] * 6
+
+
+def test_a_dropped_block_that_is_retained_is_no_room_for_a_copy() -> None:
+    allocator, tables = start(2, [1, 1])
+    allocator.retain(1)
+    assert int(reorder(allocator, tables, [1, 1], [0, 0]).refused) == 1
+    assert allocator.counts.tolist() == [1, 1]
+
+
+def test_more_beams_than_a_square_of_them_would_allow() -> None:
+    allocator, tables = start(1100, [1])
+    done = reorder(allocator, tables, [1], [0] * 70)
+    assert int(done.refused) == 0
+    assert done.destinations[:69].tolist() == [*range(1, 70)]
+    assert done.block_tables[:, 0].tolist() == [*range(1, 70), 0]

@@ -156,3 +156,18 @@ def test_sequences_that_part_within_a_block_keep_their_own_tokens_in_both_worlds
         assert world.allocator.num_free == 16
         states.append(world.state())
     assert states[0] == states[1]
+
+
+@pytest.mark.parametrize("ids", [[0, 1.0], [0, "1"], torch.tensor([0.0, 1.0])])
+def test_ids_that_are_no_integers_are_refused_and_nothing_is_copied(ids):
+    pool = torch.arange(8.0).view(4, 2)
+    before = pool.clone()
+    with pytest.raises(TypeError):
+        copy_blocks(pool, ids, [2, 3])
+    assert torch.equal(pool, before)
+
+
+def test_a_block_of_one_number_whatever_its_stride():
+    pool = torch.arange(4).view(1, 4).t()
+    assert pool.is_contiguous()
+    assert as_words(pool).tolist() == [[0], [1], [2], [3]]

@@ -29,6 +29,8 @@ ONE_SIDED = {
     "kernels/block_table.py::launch_slot_mapping": "the launch alone: slot_mapping may index instead",
     "kernels/block_table.py::launch_write_kv": "the launch alone: write_kv may index instead",
     "kernels/block_table.py::require_launch": "only a kernel can be called where it can't be launched",
+    "reference/copy_on_write.py::independent_copies": "the host decides which copies share a launch",
+    "reference/beam_search.py::fork_beams": "a part of reorder_beams, which the engine uses alone",
     "reference/swap.py::swap_out": "the host decides what to move; the kernel moves",
     "reference/swap.py::swap_in": "the host decides what to move; the kernel moves",
     "kernels/swap.py::host_pool": "plain Python has no pinned memory",

@@ -292,3 +292,24 @@ AllocatorMachine.TestCase.settings = settings(
     max_examples=40, stateful_step_count=30, deadline=None, derandomize=True, database=None
 )
 TestAllocatorMachine = AllocatorMachine.TestCase
+
+
+@pytest.mark.parametrize("blocks", [[1.0], [0, 1.0], ["0"], [None]])
+def test_an_id_that_is_no_integer_changes_nothing(blocks: list):
+    allocator = BlockAllocator(3)
+    allocator.allocate(2)
+    for call in (allocator.free, allocator.share):
+        fails_unchanged(allocator, TypeError, call, blocks)
+
+
+def test_ids_of_another_integer_type_are_the_same_blocks():
+    """They hash by identity, so a double free could hide in them."""
+
+    class Id:
+        def __index__(self) -> int:
+            return 1
+
+    allocator = BlockAllocator(3)
+    allocator.allocate(2)
+    fails_unchanged(allocator, ValueError, allocator.free, [Id(), Id()])
+    assert allocator.free([Id()]) == [1]

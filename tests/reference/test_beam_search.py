@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from minipaged.reference.allocator import BlockAllocator, OutOfBlocksError
-from minipaged.reference.beam_search import reorder_beams
+from minipaged.reference.beam_search import fork_beams, reorder_beams
 from minipaged.reference.block_table import BlockTable, num_blocks_for
 from minipaged.reference.prefix_cache import PrefixCache
 
@@ -130,3 +130,32 @@ def test_through_a_prefix_cache_dropped_blocks_are_evicted_for_the_copies() -> N
     tables, copies = reorder_beams([first, second], [0, 0], cache)
     assert (blocks(tables), copies) == ([[1], [0]], [(0, 1)])
     assert cache.num_available == 0
+
+
+@pytest.mark.parametrize("parents", [[0, 0], [1], []])
+def test_blocks_that_are_named_more_often_than_counted_are_refused_and_nothing_changes(
+    parents: list[int],
+) -> None:
+    allocator = BlockAllocator(4)
+    table = prompt(allocator, 3)
+    before = (counts(allocator), allocator.free_order())
+    for tables in ([table, table], [table, BlockTable(BLOCK_SIZE, [3], 1)]):
+        for reorder in (reorder_beams, fork_beams):
+            with pytest.raises(ValueError, match="block_tables name block"):
+                reorder(tables, parents, allocator)
+            assert (counts(allocator), allocator.free_order()) == before
+
+
+def test_a_dropped_block_that_is_retained_is_no_room_for_a_copy() -> None:
+    allocator = BlockAllocator(2)
+    first, second = prompt(allocator, 1), prompt(allocator, 1)
+    allocator.retain(1)
+    with pytest.raises(OutOfBlocksError, match="asked for 1 blocks, 0 available"):
+        reorder_beams([first, second], [0, 0], allocator)
+    assert counts(allocator) == [1, 1]
+
+
+def test_parents_may_be_any_iterable() -> None:
+    allocator = BlockAllocator(4)
+    tables, copies = reorder_beams([prompt(allocator, 6)], (parent for parent in [0, 0]), allocator)
+    assert (blocks(tables), copies) == ([[0, 2], [0, 1]], [(1, 2)])

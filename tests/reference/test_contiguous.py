@@ -453,3 +453,24 @@ def test_every_slot_is_accounted_for_until_all_are_served(
     assert not running
     assert cache.allocator.num_free == num_slots
     assert cache.allocator.free_pieces() == kind(num_slots).free_pieces()
+
+
+def test_a_policy_that_reserves_too_little_is_refused() -> None:
+    cache = ContiguousCache(BuddyAllocator(16), lambda num_tokens, final_length, max_length: 1)
+    with pytest.raises(ValueError, match="policy reserves 1 slots, the request has 5 tokens already"):
+        cache.admit("a", 5, 8, 16)
+    assert cache.allocator.num_free == 16
+
+
+@pytest.mark.parametrize("lengths", [(1, 2.5, 4), (1.0, 2, 4), (1, 2, None), (1, 2, True)])
+def test_a_length_that_is_no_integer_is_refused(lengths: tuple) -> None:
+    with pytest.raises(ValueError, match="must be a positive integer"):
+        ContiguousCache(BuddyAllocator(16), maximum).admit("a", *lengths)
+
+
+def test_a_plain_tuple_is_no_piece() -> None:
+    allocator = BuddyAllocator(16)
+    allocator.allocate(4)
+    with pytest.raises(TypeError, match="piece must be a Piece"):
+        allocator.free((0, 4))  # type: ignore[arg-type]
+    assert allocator.num_free == 12

@@ -11,7 +11,7 @@ import pytest
 
 from minipaged.reference.allocator import BlockAllocator, OutOfBlocksError
 from minipaged.reference.block_table import BlockTable
-from minipaged.reference.copy_on_write import copy_blocks, copy_on_write
+from minipaged.reference.copy_on_write import copy_blocks, copy_on_write, independent_copies
 from minipaged.reference.prefix_cache import PrefixCache, PrefixChain
 
 BLOCK_SIZE = 4
@@ -211,3 +211,23 @@ def test_a_senseless_copy_changes_nothing(sources: list[int], destinations: list
     with pytest.raises(ValueError, match=message):
         copy_blocks(pool, sources, destinations)
     assert pool == [[10], [11], [12]]
+
+
+@pytest.mark.parametrize(
+    ("pairs", "launches"),
+    [
+        ([], []),
+        ([(1, 2), (1, 3), (4, 5)], [[(1, 2), (1, 3), (4, 5)]]),
+        ([(5, 9), (7, 5)], [[(5, 9)], [(7, 5)]]),  # 5 was given up by its last reader, and taken again
+        ([(5, 9), (7, 9)], [[(5, 9)], [(7, 9)]]),  # 9 was given up before it was ever written
+        ([(5, 9), (9, 3), (1, 2), (2, 4)], [[(5, 9)], [(9, 3), (1, 2)], [(2, 4)]]),
+    ],
+)
+def test_copies_of_one_step_keep_their_order(pairs, launches):
+    assert independent_copies(pairs) == launches
+    pool, expected = [[block] for block in range(10)], [[block] for block in range(10)]
+    for launch in independent_copies(pairs):
+        copy_blocks(pool, [pair[0] for pair in launch], [pair[1] for pair in launch])
+    for source, destination in pairs:
+        expected[destination] = list(expected[source])
+    assert pool == expected

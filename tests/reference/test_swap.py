@@ -469,3 +469,22 @@ TestSwapMachine = SwapMachine.TestCase
 TestSwapMachine.settings = settings(
     max_examples=80, stateful_step_count=30, deadline=None, derandomize=True, database=None
 )
+
+
+@pytest.mark.parametrize("tables", [[(0, 1)], [[0, 1.0]], [[0], [None]]])
+def test_tables_that_can_not_be_repointed_or_read_change_nothing(tables):
+    device, host = BlockAllocator(4), BlockAllocator(4)
+    device.allocate(2)
+    with pytest.raises(TypeError):
+        swap_out(tables, device, host)
+    assert (device.num_free, host.num_free) == (2, 4)
+
+
+def test_a_retained_block_that_is_resident_takes_no_room_from_the_others():
+    device, host = BlockAllocator(2), BlockAllocator(2)
+    table = device.allocate(1)
+    device.retain(0)
+    device.free(table)  # cached, and not among the available ones
+    on_host = host.allocate(2)
+    assert swap_in([on_host], device, host, {0: 0}) == [(1, 1)]
+    assert on_host == [0, 1]
