@@ -15,7 +15,7 @@ If you do not know the answer, say so."
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo bench bench-kernels gpu-check test lint clean
+.PHONY: help demo bench bench-kernels gpu-check lockstep test lint clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -38,6 +38,9 @@ gpu-check: ## on a CUDA machine: test the compiled kernels, and time them agains
 
 test: lint ## lint, then run every test
 	.venv/bin/pytest -n 2 tests
+
+lockstep: .venv/installed-dev ## drive reference and kernels through twenty times as many random lives
+	MINIPAGED_LOCKSTEP_TIMES=20 .venv/bin/pytest -n 2 tests/equivalence/test_lockstep.py
 
 lint: .venv/installed-dev ## ruff and mypy
 	.venv/bin/ruff check .

@@ -1,4 +1,4 @@
-"""The command line: generate, chat, bench and doctor.
+"""The command line: generate, chat, the benches and doctor.
 
 Where there is no GPU it lets Triton interpret and Numba simulate, before anything imports them. Every error
 of ours is one line on standard error and exit code 2.
@@ -7,6 +7,7 @@ of ours is one line on standard error and exit code 2.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -18,11 +19,11 @@ from .machine import interpret_kernels_without_gpu
 
 if TYPE_CHECKING:
     from .llm import LLM
-    from .sampling_params import SamplingParams
+    from .sampling_params import BeamSearchParams, SamplingParams
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code: 0, 2 for bad input, 130 when interrupted."""
+    """Run one command and return its exit code: 0, 2 for bad input, 130 when interrupted, 141 when cut off."""
     args = _parser().parse_args(argv)
     interpret_kernels_without_gpu()
     try:
@@ -33,6 +34,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:  # whoever read our output has seen enough, as `head` has
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nor may the last flush fail
+        return 141
 
 
 def make_llm(args: argparse.Namespace) -> LLM:
@@ -55,15 +59,20 @@ def make_llm(args: argparse.Namespace) -> LLM:
     )
 
 
-def make_params(args: argparse.Namespace) -> SamplingParams:
-    """The sampling parameters that the command line asks for."""
-    from .sampling_params import SamplingParams
+def make_params(args: argparse.Namespace) -> SamplingParams | BeamSearchParams:
+    """What the command line asks of the sampler, or of a beam search."""
+    from .sampling_params import BeamSearchParams, SamplingParams
 
+    if args.beam_width is not None:
+        return BeamSearchParams(
+            beam_width=args.beam_width, max_tokens=args.max_tokens, ignore_eos=args.ignore_eos
+        )
     return SamplingParams(
         temperature=args.temperature,
         top_p=args.top_p,
         top_k=args.top_k,
         max_tokens=args.max_tokens,
+        n=args.n,
         stop=args.stop,
         ignore_eos=args.ignore_eos,
         seed=args.sampling_seed,
@@ -88,6 +97,18 @@ def _bench(args: argparse.Namespace) -> None:
     bench(args)
 
 
+def _bench_prefix(args: argparse.Namespace) -> None:
+    from .commands.bench_prefix import bench_prefix
+
+    bench_prefix(args)
+
+
+def _bench_sharing(args: argparse.Namespace) -> None:
+    from .commands.bench_sharing import bench_sharing
+
+    bench_sharing(args)
+
+
 def _doctor(args: argparse.Namespace) -> None:
     from .commands.doctor import doctor
 
@@ -103,14 +124,39 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--chat", action="store_true", help="treat each prompt as a user's message")
     command.add_argument("--system", help="a system message that all prompts share (implies --chat)")
     command.add_argument("--show-blocks", action="store_true", help="draw the block tables and the pool")
+    command.add_argument(
+        "-n", type=int, default=1, metavar="N", help="samples of each prompt, which share it"
+    )
+    command.add_argument(
+        "--beam-width", type=int, metavar="K", help="search with K beams instead of sampling"
+    )
     _add_engine_arguments(command)
     _add_sampling_arguments(command)
     command = _command(commands, "chat", _chat, "talk to the model; each turn reuses the blocks of the last")
     command.add_argument("--system", help="a system message")
     _add_engine_arguments(command)
     _add_sampling_arguments(command, max_tokens=256)
+    command.set_defaults(n=1, beam_width=None)
     command = _command(commands, "bench", _bench, "compare with Hugging Face generate, side by side")
     _add_bench_arguments(command)
+    command = _command(commands, "bench-prefix", _bench_prefix, "time what a prefix cache saves and costs")
+    command.add_argument("--model", default="smollm2-135m", help="a Hugging Face id or a folder")
+    command.add_argument("--dtype", default="float32")
+    command.add_argument("--device", default="auto", help="auto, cpu or cuda")
+    command.add_argument("--num-requests", type=int, default=16, metavar="N")
+    command.add_argument("--common-tokens", type=int, default=400, metavar="N", help="of every prompt")
+    command.add_argument("--own-tokens", type=int, default=16, metavar="N", help="of each prompt")
+    command.add_argument("--output", default="bench-prefix-results.json", metavar="FILE")
+    command = _command(
+        commands, "bench-sharing", _bench_sharing, "count the blocks that samples and beams save"
+    )
+    command.add_argument("--model", default="smollm2-135m", help="whose beams are replayed")
+    command.add_argument("--max-model-len", type=int, metavar="N", help="limit of prompt + output")
+    command.add_argument("--num-requests", type=int, default=200, metavar="N", help="a cell of the table")
+    command.add_argument(
+        "--beam-tokens", type=int, default=64, metavar="N", help="length of the recorded searches"
+    )
+    command.add_argument("--output", default="bench-sharing-results.json", metavar="FILE")
     _command(commands, "doctor", _doctor, "tell what this machine can run")
     return parser
 

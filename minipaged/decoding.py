@@ -7,6 +7,7 @@ block manager counts. Page: docs/concepts/parallel_sampling.md.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence as SequenceOf
 
 import torch
 
@@ -40,7 +41,9 @@ class Decoder:
                 num_tokens += self._search(request, request.beam_search, logits[rows])
                 continue
             for sequence in [sequence for sequence in request.unfinished if sequence in place]:
-                group = self._fan_out(request, sequence)
+                group = [sequence]
+                if len(request.sequences) < request.params.n:
+                    group = fan_out(request, self.blocks)
                 sampling += [(request, member, place[sequence]) for member in group]
         return requests, num_tokens + self._sample(logits, sampling)
 
@@ -52,19 +55,6 @@ class Decoder:
             for token_id in sequence.output_token_ids[: -1 if reason == "stop" else None]:
                 sequence.detokenizer.add(token_id)
         sequence.detokenizer.flush()
-
-    def _fan_out(self, request: Request, sequence: Sequence) -> list[Sequence]:
-        """The sequences that go on from this one: n, once its prompt is computed, and itself ever after.
-
-        They have the same prompt in the same blocks, and each a random stream of its own.
-        """
-        if len(request.sequences) == request.params.n:
-            return [sequence]
-        request.sequences += [
-            sequence.fork(i, sequence.seed + i, self.blocks.fork(sequence), request.new_detokenizer())
-            for i in range(1, request.params.n)
-        ]
-        return request.sequences
 
     def _sample(self, logits: torch.Tensor, sampling: list[tuple[Request, Sequence, int]]) -> int:
         """Draw a token for each sequence from its row of the logits. Returns how many were drawn."""
@@ -126,11 +116,7 @@ class Decoder:
         if search.is_done:
             self._keep_hypotheses(request, search)
             return len(beams)
-        tables = self.blocks.reorder(beams, [each.parent for each in chosen])
-        request.sequences = [
-            beams[each.parent].fork(index, beams[0].seed, table, request.new_detokenizer())
-            for index, (each, table) in enumerate(zip(chosen, tables, strict=True))
-        ]
+        follow(request, [each.parent for each in chosen], self.blocks)
         for beam, each, total in zip(request.sequences, chosen, search.scores, strict=True):
             beam.token_ids.append(each.token_id)
             beam.score = total / beam.num_output_tokens**search.params.length_penalty
@@ -161,3 +147,26 @@ class Decoder:
             output_token_ids=sequence.output_token_ids,
             stop_token_ids=(*eos_ids, *params.stop_token_ids),
         )
+
+
+def fan_out(request: Request, blocks: BlockManager) -> list[Sequence]:
+    """Fork a request whose prompt is computed into its n samples, and return them.
+
+    They have the same prompt in the same blocks, and each a random stream of its own.
+    """
+    (first,) = request.sequences
+    request.sequences += [
+        first.fork(i, first.seed + i, blocks.fork(first), request.new_detokenizer())
+        for i in range(1, request.params.n)
+    ]
+    return request.sequences
+
+
+def follow(request: Request, parents: SequenceOf[int], blocks: BlockManager) -> None:
+    """Replace a request's beams by continuations of `parents`, and let their tables follow."""
+    beams = request.sequences
+    tables = blocks.reorder(beams, parents)
+    request.sequences = [
+        beams[parent].fork(index, beams[0].seed, table, request.new_detokenizer())
+        for index, (parent, table) in enumerate(zip(parents, tables, strict=True))
+    ]

@@ -13,14 +13,16 @@ from rich.markup import escape
 from ..errors import InvalidRequestError
 from ..llm import LLM, Message
 from ..outputs import RequestOutput
-from ..sampling_params import SamplingParams
+from ..sampling_params import BeamSearchParams, SamplingParams
 from .show_blocks import BlockRecorder, print_summary
+
+Params = SamplingParams | BeamSearchParams
 
 # Text goes out as it is: no emoji codes, no colours of numbers, and no line breaks but its own in a pipe.
 console = Console(highlight=False, emoji=False, soft_wrap=not sys.stdout.isatty())
 
 
-def generate(args: argparse.Namespace, params: SamplingParams, make_llm: Callable[[], LLM]) -> None:
+def generate(args: argparse.Namespace, params: Params, make_llm: Callable[[], LLM]) -> None:
     """Generate for all prompts and print the texts; with --show-blocks, what the pool looked like."""
     if "" in args.prompts:
         raise InvalidRequestError("prompt is empty: at least one token is needed")
@@ -38,7 +40,7 @@ def generate(args: argparse.Namespace, params: SamplingParams, make_llm: Callabl
     print_summary(console, llm, seconds)
 
 
-def chat(args: argparse.Namespace, params: SamplingParams, make_llm: Callable[[], LLM]) -> None:
+def chat(args: argparse.Namespace, params: Params, make_llm: Callable[[], LLM]) -> None:
     """Talk until end of input. The conversation so far stays in the cache between turns."""
     llm = make_llm()
     messages: list[Message] = [{"role": "system", "content": args.system}] if args.system else []
@@ -63,14 +65,15 @@ def chat(args: argparse.Namespace, params: SamplingParams, make_llm: Callable[[]
 
 
 def _print_answer(name: str, prompt: str, output: RequestOutput) -> None:
-    """A prompt, where its tokens came from, and its text."""
-    completion = output.outputs[0]
+    """A prompt, where its tokens came from, and each text that answers it."""
     facts = (
-        f"{len(output.prompt_token_ids)} prompt tokens, {output.num_cached_tokens} of them found in the "
-        f"cache; {len(completion.token_ids)} generated, {completion.finish_reason}"
+        f"{len(output.prompt_token_ids)} prompt tokens, {output.num_cached_tokens} of them found in the cache"
     )
     console.print(f"\n[bold]{name}[/]  {escape(prompt)}  [dim]{facts}[/]")
-    console.print(f"   {escape(completion.text.strip() or '(no text)')}")
+    for completion in output.outputs:
+        score = "" if completion.score is None else f", score {completion.score:.3f}"
+        facts = f"{len(completion.token_ids)} generated, {completion.finish_reason}{score}"
+        console.print(f"   {escape(completion.text.strip() or '(no text)')}  [dim]{facts}[/]")
 
 
 def _token_ids(llm: LLM, prompt: str, args: argparse.Namespace) -> str | list[int]:
@@ -81,7 +84,7 @@ def _token_ids(llm: LLM, prompt: str, args: argparse.Namespace) -> str | list[in
     return llm.chat_token_ids([*system, {"role": "user", "content": prompt}])
 
 
-def _serve(llm: LLM, prompts: dict[str, str | list[int]], params: SamplingParams) -> dict[str, RequestOutput]:
+def _serve(llm: LLM, prompts: dict[str, str | list[int]], params: Params) -> dict[str, RequestOutput]:
     """Generate for all prompts at once.
 
     The first one is a step ahead: blocks can be shared once their K and V are written, so the others find
@@ -99,7 +102,7 @@ def _serve(llm: LLM, prompts: dict[str, str | list[int]], params: SamplingParams
     return outputs
 
 
-def _stream(llm: LLM, token_ids: list[int], params: SamplingParams) -> Iterator[RequestOutput]:
+def _stream(llm: LLM, token_ids: list[int], params: Params) -> Iterator[RequestOutput]:
     """One request's output as it grows."""
     llm.engine.add_request("chat", token_ids, params)
     while llm.engine.has_unfinished_requests():

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -81,3 +84,26 @@ def test_chat_streams_and_reuses_the_conversation(
     out = capsys.readouterr().out
     assert "0 of 28 prompt tokens came from the cache" in out
     assert "28 of" in out  # the first turn's prompt, 28 bytes, is seven whole blocks
+
+
+def test_samples_and_beams_are_all_printed(tiny_chat_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = ["generate", "a question", "--model", str(tiny_chat_model), "--num-blocks", "60", "--show-blocks"]
+    options = ["-n", "3", "--temperature", "1", "--sampling-seed", "1"]
+    assert main([*line, *options, "--max-tokens", "7", "--ignore-eos"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("7 generated, length") == 3
+    assert "A.0" in out and "A.2" in out and "0×3" not in out  # ten bytes: one block, and it was copied
+    assert main([*line, "--beam-width", "2", "--max-tokens", "7", "--ignore-eos"]) == 0
+    assert capsys.readouterr().out.count("7 generated, length, score -") == 2
+    assert main([*line, "--beam-width", "0"]) == 2
+    assert "beam_width must be" in capsys.readouterr().err
+
+
+def test_a_reader_who_has_seen_enough_is_no_error(tiny_chat_model: Path) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    code = "import sys; from minipaged.cli import main; sys.exit(main(sys.argv[1:]))"
+    line = [sys.executable, "-c", code, "generate", "hi", "--model", str(tiny_chat_model)]
+    done = subprocess.run(line, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(write)
+    assert "Traceback" not in done.stderr and done.returncode in (1, 141)  # rich notices first, if it writes
