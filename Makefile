@@ -15,7 +15,7 @@ If you do not know the answer, say so."
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo bench bench-kernels gpu-check lockstep test lint clean
+.PHONY: help demo bench bench-kernels gpu-check lockstep soak test lint clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -41,6 +41,9 @@ test: lint ## lint, then run every test
 
 lockstep: .venv/installed-dev ## drive reference and kernels through twenty times as many random lives
 	MINIPAGED_LOCKSTEP_TIMES=20 .venv/bin/pytest -n 2 tests/equivalence/test_lockstep.py
+
+soak: .venv/installed-dev ## 20,000 random requests through scheduler, block manager and caches, without a model
+	MINIPAGED_SOAK_REQUESTS=20000 .venv/bin/pytest -n 2 tests/engine/test_soak.py
 
 lint: .venv/installed-dev ## ruff and mypy
 	.venv/bin/ruff check .

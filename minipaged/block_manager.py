@@ -16,6 +16,7 @@ from .reference.beam_search import fork_beams
 from .reference.block_table import BlockTable, num_blocks_for
 from .reference.copy_on_write import copy_on_write
 from .reference.prefix_cache import PrefixCache, PrefixChain
+from .reference.swap import swap_in, swap_out
 from .request import Sequence
 
 
@@ -27,6 +28,7 @@ class BlockManager:
         num_blocks: int,
         block_size: int,
         *,
+        num_host_blocks: int = 0,
         enable_prefix_caching: bool = True,
         allocator_class: type[BlockAllocator] = BlockAllocator,
         block_table_class: type[BlockTable] = BlockTable,
@@ -37,6 +39,7 @@ class BlockManager:
         self.enable_prefix_caching = enable_prefix_caching
         self.allocator = allocator_class(num_blocks)
         self.cache = prefix_cache_class(self.allocator)
+        self.host_allocator = allocator_class(num_host_blocks) if num_host_blocks else None
         self._block_table_class = block_table_class
 
     @property
@@ -122,6 +125,41 @@ class BlockManager:
             sequence.table = self.new_table()
         return tables
 
+    def swap_out(self, sequences: SequenceOf[Sequence]) -> list[tuple[int, int]]:
+        """Move a group's tables to the host pool. Returns the pairs (block, host block) to copy.
+
+        Raises OutOfBlocksError, with nothing changed, where the host pool lacks blocks.
+        """
+        if self.host_allocator is None:
+            raise OutOfBlocksError(sum(len(sequence.table) for sequence in sequences), 0)
+        pairs = swap_out([each.table.blocks for each in sequences], self.cache, self.host_allocator)
+        for sequence in sequences:
+            sequence.on_host = True
+        return pairs
+
+    def swap_in(self, sequences: SequenceOf[Sequence], num_spare_blocks: int = 0) -> list[tuple[int, int]]:
+        """Move a group's tables back, with room for a new token each. Returns the pairs (host block, block).
+
+        Blocks that are still in the prefix cache are used as they are, and not copied. Raises
+        OutOfBlocksError, with nothing changed, where the blocks don't suffice.
+        """
+        assert self.host_allocator is not None
+        resident: dict[int, int] = {}
+        for sequence in sequences:
+            resident |= dict(zip(sequence.table.blocks, self._lookup(sequence), strict=False))
+        named = {block for sequence in sequences for block in sequence.table.blocks}
+        hits = {resident[block] for block in named if block in resident}
+        available = self.num_available - sum(self.cache.reference_count(block) == 0 for block in hits)
+        # Each newest token may need a block, be it a new one or a copy of one that is shared.
+        needed = len(named - resident.keys()) + len(sequences) + num_spare_blocks
+        if needed > available:
+            raise OutOfBlocksError(needed, available)
+        tables = [sequence.table.blocks for sequence in sequences]
+        pairs = swap_in(tables, self.cache, self.host_allocator, resident)
+        for sequence in sequences:
+            sequence.on_host = False
+        return pairs
+
     def publish(self, sequence: Sequence, num_computed_tokens: int) -> None:
         """Note that K and V are written up to `num_computed_tokens`: blocks that are full become findable."""
         start = sequence.num_computed_tokens // self.block_size
@@ -135,7 +173,11 @@ class BlockManager:
         blocks = sequence.table.blocks
         sequence.table = self.new_table()
         sequence.num_computed_tokens = 0
-        self.cache.free(blocks)
+        if not sequence.on_host:
+            self.cache.free(blocks)
+        elif self.host_allocator is not None:
+            sequence.on_host = False
+            self.host_allocator.free(blocks)
 
     def _lookup(self, sequence: Sequence) -> list[int]:
         return self.cache.lookup(sequence.chain) if self.enable_prefix_caching else []
@@ -161,13 +203,12 @@ class BlockManager:
 
     def check(self, sequences: Iterable[Sequence]) -> None:
         """Prove the invariants of the pool against all live `sequences`, or raise RuntimeError."""
-        named = Counter(block for sequence in sequences for block in sequence.table.blocks)
-        for block in range(self.num_blocks):
-            count = self.allocator.reference_count(block)
-            if count != named[block]:
-                raise RuntimeError(
-                    f"block {block}: its count is {count}, {named[block]} table entries name it"
-                )
+        sequences = list(sequences)
+        named = Counter(b for each in sequences if not each.on_host for b in each.table.blocks)
+        _check_counts(self.allocator, named)
+        if self.host_allocator is not None:
+            on_host = Counter(b for each in sequences if each.on_host for b in each.table.blocks)
+            _check_counts(self.host_allocator, on_host)
         states = (self.allocator.num_free, self.allocator.num_in_use, self.allocator.num_cached)
         if sum(states) != self.num_blocks or self.allocator.num_in_use != len(+named):
             raise RuntimeError(f"free, in use, cached: {states} of {self.num_blocks}, named: {len(+named)}")
@@ -176,3 +217,11 @@ class BlockManager:
             raise RuntimeError("the free stack holds a block twice, or one that is in use")
         if self.num_available != self.allocator.num_free + self.allocator.num_cached:
             raise RuntimeError("a cached block is lost: it can be neither found nor evicted")
+
+
+def _check_counts(allocator: BlockAllocator, named: Counter[int]) -> None:
+    """Raise RuntimeError where a block's count is not the number of table entries that name it."""
+    for block in range(allocator.num_blocks):
+        count = allocator.reference_count(block)
+        if count != named[block]:
+            raise RuntimeError(f"block {block}: its count is {count}, {named[block]} table entries name it")

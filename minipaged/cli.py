@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code: 0, 2 for bad input, 130 when interrupted, 141 when cut off."""
+    """Run one command and return its exit code: 0, 2 for bad input, 130 interrupted, 141 cut off."""
     args = _parser().parse_args(argv)
     interpret_kernels_without_gpu()
     try:
@@ -55,6 +55,8 @@ def make_llm(args: argparse.Namespace) -> LLM:
         max_num_seqs=args.max_num_seqs,
         max_num_batched_tokens=args.max_num_batched_tokens,
         enable_prefix_caching=not args.no_prefix_caching,
+        preemption_mode="recompute" if args.swap_space is None else "swap",
+        swap_space=args.swap_space or 0,
         seed=args.seed,
     )
 
@@ -181,6 +183,7 @@ def _add_engine_arguments(command: argparse.ArgumentParser) -> None:
     group.add_argument("--max-model-len", type=int, metavar="N", help="limit of prompt + output")
     group.add_argument("--max-num-seqs", type=int, default=64, metavar="N", help="sequences a step")
     group.add_argument("--max-num-batched-tokens", type=int, default=2048, metavar="N", help="tokens a step")
+    group.add_argument("--swap-space", metavar="SIZE", help='preempt to host memory, such as "1GiB"')
     group.add_argument("--no-prefix-caching", action="store_true", help="compute every prompt in full")
     group.add_argument("--seed", type=int, default=0, help="seed of requests that bring none")
 

@@ -6,7 +6,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from .errors import InvalidConfigError, NotBuiltYetError
+from .errors import InvalidConfigError
 
 _UNITS = {"": 1, "B": 1}
 _UNITS |= {f"{letter}B": 1000**power for power, letter in enumerate("KMGT", start=1)}
@@ -22,7 +22,10 @@ class EngineConfig:
     block_size: tokens a block, any positive integer. num_blocks: size of the pool; without it,
     `kv_cache_memory` (bytes, or a string like "512MiB"); without either, what `gpu_memory_utilization`
     leaves on a GPU, and 1 GiB on a CPU. max_num_batched_tokens: tokens one step may compute.
-    max_num_seqs: sequences one step may hold. max_model_len: limit of prompt + output.
+    max_num_seqs: sequences one step may hold. max_model_len: limit of prompt + output. preemption_mode:
+    "recompute", or "swap" to host memory of `swap_space` bytes (recomputation where that is full).
+    max_num_waiting: unfinished requests beyond which more are refused. max_prompt_bytes: of a prompt's text.
+    check_invariants: prove after every step that no block is lost, which takes time.
     """
 
     block_size: int = 16
@@ -36,10 +39,19 @@ class EngineConfig:
     attention_backend: str = "auto"
     preemption_mode: str = "recompute"
     swap_space: int | str = 0
+    max_num_waiting: int = 10_000
+    max_prompt_bytes: int = 16 << 20
+    check_invariants: bool = False
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("block_size", "max_num_seqs", "max_num_batched_tokens"):
+        for name in (
+            "block_size",
+            "max_num_seqs",
+            "max_num_batched_tokens",
+            "max_num_waiting",
+            "max_prompt_bytes",
+        ):
             _check_positive(name, getattr(self, name))
         for name in ("num_blocks", "max_model_len"):
             if getattr(self, name) is not None:
@@ -54,14 +66,19 @@ class EngineConfig:
             raise InvalidConfigError(
                 f"attention_backend must be one of {', '.join(BACKENDS)}, got {self.attention_backend!r}"
             )
+        if not isinstance(self.check_invariants, bool):
+            raise InvalidConfigError(f"check_invariants must be True or False, got {self.check_invariants!r}")
         if not isinstance(self.seed, int) or isinstance(self.seed, bool):
             raise InvalidConfigError(f"seed must be an integer, got {self.seed!r}")
         if self.preemption_mode not in ("recompute", "swap"):
             raise InvalidConfigError(
                 f"preemption_mode must be recompute or swap, got {self.preemption_mode!r}"
             )
-        if self.preemption_mode == "swap" or parse_bytes("swap_space", self.swap_space):
-            raise NotBuiltYetError("preemption by swap is not built yet: use preemption_mode='recompute'")
+        if (self.preemption_mode == "swap") != (parse_bytes("swap_space", self.swap_space) > 0):
+            raise InvalidConfigError(
+                f"preemption_mode='swap' and swap_space go together, such as swap_space='1GiB'; got "
+                f"preemption_mode={self.preemption_mode!r} and swap_space={self.swap_space!r}"
+            )
 
 
 def parse_bytes(name: str, value: int | str) -> int:

@@ -155,10 +155,9 @@ def fan_out(request: Request, blocks: BlockManager) -> list[Sequence]:
     They have the same prompt in the same blocks, and each a random stream of its own.
     """
     (first,) = request.sequences
-    request.sequences += [
-        first.fork(i, first.seed + i, blocks.fork(first), request.new_detokenizer())
-        for i in range(1, request.params.n)
-    ]
+    for i in range(1, request.params.n):  # one by one: should a fork fail, the request still knows the others
+        table = blocks.fork(first)
+        request.sequences.append(first.fork(i, first.seed + i, table, request.new_detokenizer()))
     return request.sequences
 
 

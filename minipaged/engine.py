@@ -11,6 +11,8 @@ from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 from queue import Empty, SimpleQueue
 
+import torch
+
 from .block_manager import BlockManager
 from .config import EngineConfig
 from .decoding import Decoder
@@ -48,6 +50,7 @@ class LLMEngine:
         self.blocks = BlockManager(
             self.runner.num_blocks,
             config.block_size,
+            num_host_blocks=self.runner.num_host_blocks,
             enable_prefix_caching=config.enable_prefix_caching,
             allocator_class=allocator_class,
             block_table_class=block_table_class,
@@ -64,6 +67,7 @@ class LLMEngine:
         self.observers: list[Callable[[Schedule], None]] = []  # called with every step, before it runs
         self._requests: dict[str, Request] = {}
         self._inbox: SimpleQueue[tuple[str, Request]] = SimpleQueue()
+        self._outbox: list[RequestOutput] = []  # what `step` has still to return
         self._dead = False
 
     # ------------------------------------------------------------------ requests in
@@ -73,10 +77,16 @@ class LLMEngine:
     ) -> None:
         """Queue a request: a text, or the token ids of one. May be called from any thread.
 
-        Raises InvalidRequestError, with nothing queued, for what can never be served.
+        Raises InvalidRequestError, with nothing queued, for what can never be served or is one too many.
         """
+        self._refuse_if_dead()
         if request_id in self._requests:
             raise InvalidRequestError(f"request_id {request_id!r} is in use by an unfinished request")
+        if len(self._requests) >= self.config.max_num_waiting:
+            raise InvalidRequestError(
+                f"{len(self._requests)} requests are unfinished: "
+                f"max_num_waiting={self.config.max_num_waiting} allows no more, wait until some have ended"
+            )
         request = self._intake.make_request(request_id, prompt, params)
         self._requests[request_id] = request
         self._inbox.put(("add", request))
@@ -89,38 +99,28 @@ class LLMEngine:
 
     def has_unfinished_requests(self) -> bool:
         """True while there is something to step for."""
-        return not self._inbox.empty() or bool(self.scheduler.waiting or self.scheduler.running)
+        return not self._inbox.empty() or bool(self._outbox) or any(self.scheduler.requests())
 
     # ------------------------------------------------------------------ the loop
 
     def step(self) -> list[RequestOutput]:
         """Compute one token for every running sequence, or a chunk of a prompt, and return what changed.
 
-        Where the forward fails, the requests of this step end with "error", their blocks come back, and
-        the exception goes to the caller; later steps serve the others.
+        Where something in it raises, the requests concerned end with "error", their blocks come back, and
+        the exception goes to the caller; the next step reports those ends, and serves the others. A fault
+        that leaves the engine itself unfit, such as one of a GPU's, is the last: then EngineDeadError.
         """
-        if self._dead:
-            raise EngineDeadError("an earlier step left this engine in an unknown state: make a new one")
-        changed = self.empty_inbox()
-        changed += self._expire()
-        step = self.scheduler.schedule()
-        changed += [self._finish(request, "capacity") for request in step.outgrown]
-        if not step.rows:
-            return changed
-        self.usage.record(step, self.scheduler.running, self.blocks, self.max_model_len)
-        for observe in self.observers:
-            observe(step)
+        self._refuse_if_dead()
+        self._outbox += self.empty_inbox()
+        self._outbox += self._expire()
+        step = Schedule()
         try:
-            logits = self.runner.execute(step)
-        except BaseException:
-            for request in {row.request: None for row in step.rows}:
-                self._finish(request, "error")
+            self._run(step)
+        except BaseException as error:
+            self._abandon(step, error)
             raise
-        for row in step.rows:
-            self.blocks.publish(row.sequence, row.stop)
-        advanced, num_tokens = self._decoder.advance(step, logits)
-        self.usage.num_generated_tokens += num_tokens
-        return changed + [self._report(request) for request in advanced]
+        outputs, self._outbox = self._outbox, []
+        return outputs
 
     def check(self) -> None:
         """Prove that no block is lost, named wrongly or free while in use; RuntimeError otherwise."""
@@ -131,6 +131,48 @@ class LLMEngine:
         return self.usage.stats(self.scheduler, self.blocks, self.runner.shape.bytes_per_token)
 
     # ------------------------------------------------------------------ parts of a step
+
+    def _refuse_if_dead(self) -> None:
+        if self._dead:
+            raise EngineDeadError("an earlier step left this engine in an unknown state: make a new one")
+
+    def _run(self, step: Schedule) -> None:
+        """Schedule, compute and choose tokens; what changed goes into the outbox."""
+        self.scheduler.schedule(step)
+        self._outbox += [self._finish(request, "capacity") for request in step.outgrown]
+        if not step.rows:
+            self.runner.move(step.moves)
+            return
+        self.usage.record(step, self.scheduler.running, self.blocks, self.max_model_len)
+        for observe in self.observers:
+            observe(step)
+        logits = self.runner.execute(step)
+        for row in step.rows:
+            self.blocks.publish(row.sequence, row.stop)
+        advanced, num_tokens = self._decoder.advance(step, logits)
+        self.usage.num_generated_tokens += num_tokens
+        self._outbox += [self._report(request) for request in advanced]
+        if self.config.check_invariants:
+            self.check()
+
+    def _abandon(self, step: Schedule, error: BaseException) -> None:
+        """End the requests whose blocks may not hold what they should: `error` broke off their step."""
+        self._dead = isinstance(error, getattr(torch, "AcceleratorError", ()))
+        concerned = [row.request for row in step.rows] + [move.request for move in step.moves]
+        concerned += [step.handling] if step.handling else []
+        try:
+            for request, reason in [
+                *((request, "capacity") for request in step.outgrown),
+                *((request, "error") for request in dict.fromkeys(concerned)),
+            ]:
+                if request.unfinished:
+                    request.error = f"{type(error).__name__}: {error}"
+                    self._outbox.append(self._finish(request, reason))
+                elif request in self.scheduler.running:  # it had just come to its end
+                    self._outbox.append(self._report(request))
+        except BaseException:
+            self._dead = True
+            raise
 
     def empty_inbox(self) -> list[RequestOutput]:
         """Let new requests wait in line, and end those that were aborted; every step begins with it."""
@@ -186,6 +228,7 @@ def _output(request: Request) -> RequestOutput:
         num_cached_tokens=request.num_cached_tokens or 0,
         finished=not request.unfinished,
         outputs=[_completion(request, sequence) for sequence in request.sequences],
+        error=request.error,
     )
 
 

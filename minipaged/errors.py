@@ -33,9 +33,5 @@ class BackendUnavailableError(MinipagedError, RuntimeError):
     """The attention backend asked for can't run here: no such device, or a library is missing."""
 
 
-class NotBuiltYetError(MinipagedError, NotImplementedError):
-    """A named feature that this version doesn't have; it is refused, never ignored."""
-
-
 class EngineDeadError(MinipagedError, RuntimeError):
     """A step failed in a way that leaves the engine's state unknown: no further step is possible."""

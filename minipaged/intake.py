@@ -33,6 +33,7 @@ class Intake:
         self.block_size = config.block_size
         self.blocks = blocks
         self.max_model_len = max_model_len
+        self.max_prompt_bytes = config.max_prompt_bytes
         self.max_num_sequences = min(config.max_num_seqs, config.max_num_batched_tokens)
         self._seeds = Random(config.seed)  # for requests that bring none
 
@@ -117,9 +118,13 @@ class Intake:
         if self.loaded.tokenizer is None:
             raise InvalidRequestError("this model has no tokenizer: prompts must be lists of token ids")
         try:
-            text.encode()
+            num_bytes = len(text.encode())
         except UnicodeEncodeError as error:
             raise InvalidRequestError(f"prompt is no valid text: {error}") from None
+        if num_bytes > self.max_prompt_bytes:
+            raise InvalidRequestError(
+                f"prompt has {num_bytes} bytes of text, max_prompt_bytes={self.max_prompt_bytes} are allowed"
+            )
         return list(self.loaded.tokenizer(text).input_ids) if text else []
 
     def _check_length(self, num_tokens: int) -> None:

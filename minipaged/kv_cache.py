@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from . import huge_pages
+from .kernels.swap import host_pool
 
 
 @dataclass(frozen=True)
@@ -30,12 +31,19 @@ class KVShape:
 
 
 class KVCache:
-    """The pool and, for each layer, the views of its keys and values that kernels take.
+    """The pool, a host pool to swap to, and for each layer the views of keys and values that kernels take.
 
     Memory is not cleared: a slot that was never written may hold anything, and no kernel may read it.
     """
 
-    def __init__(self, num_blocks: int, block_size: int, shape: KVShape, device: str | torch.device) -> None:
+    def __init__(
+        self,
+        num_blocks: int,
+        block_size: int,
+        shape: KVShape,
+        device: str | torch.device,
+        num_host_blocks: int = 0,
+    ) -> None:
         self.shape = shape
         self.block_size = block_size
         size = (num_blocks, shape.num_layers, 2, block_size, shape.num_kv_heads, shape.head_dim)
@@ -45,6 +53,7 @@ class KVCache:
             if on_cpu
             else torch.empty(size, dtype=shape.dtype, device=device)
         )
+        self.host_pool = host_pool(self.pool, num_host_blocks) if num_host_blocks else None
         self.layers = [(self.pool[:, i, 0], self.pool[:, i, 1]) for i in range(shape.num_layers)]
 
     @property

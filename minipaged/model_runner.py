@@ -6,6 +6,8 @@ The model is Hugging Face's own. Everything that paging needs travels beside its
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from . import huge_pages
@@ -14,14 +16,16 @@ from .batch import Batch, BatchBuilder
 from .config import EngineConfig, parse_bytes
 from .errors import InvalidConfigError
 from .kernels.copy_on_write import copy_blocks
+from .kernels.swap import swap_blocks
 from .kv_cache import KVCache, KVShape
 from .model_hook import PagedStep
 from .models.loading import LoadedModel
 from .reference.block_table import num_blocks_for
 from .reference.copy_on_write import independent_copies
-from .scheduler import Schedule
+from .scheduler import Move, Schedule
 
 DEFAULT_CPU_POOL = 1 << 30  # bytes
+_WAYS = {"copy": ("device", "device"), "out": ("device", "host"), "in": ("host", "device")}
 
 
 class ModelRunner:
@@ -46,14 +50,28 @@ class ModelRunner:
         )
         num_blocks = config.num_blocks or self._affordable_blocks(config, config.max_num_seqs * max_blocks)
         self.num_blocks = num_blocks
-        self.cache = KVCache(num_blocks, config.block_size, self.shape, self.device)
+        self.num_host_blocks = self._host_blocks(config)
+        self.cache = KVCache(num_blocks, config.block_size, self.shape, self.device, self.num_host_blocks)
 
     def execute(self, step: Schedule) -> torch.Tensor:
         """Copy blocks, run the forward, and return the logits [rows, vocab] of rows that sample."""
-        for pairs in independent_copies(step.copies):
-            sources, destinations = zip(*pairs, strict=True)
-            copy_blocks(self.cache.pool, list(sources), list(destinations))
+        self.move(step.moves)
         return self._forward(self._builder.build(step.rows), self.cache)
+
+    def move(self, moves: list[Move]) -> None:
+        """Carry out copies and swaps in order, as many at once as don't depend on each other."""
+        pools: dict[str, Any] = {"device": self.cache.pool, "host": self.cache.host_pool}
+        places = [((_WAYS[m.kind][0], m.source), (_WAYS[m.kind][1], m.destination)) for m in moves]
+        for launch in independent_copies(places):
+            for way in dict.fromkeys(_WAYS.values()):
+                pairs = [(a, b) for (here, a), (there, b) in launch if (here, there) == way]
+                if not pairs:
+                    continue
+                sources, destinations = map(list, zip(*pairs, strict=True))
+                if way == ("device", "device"):
+                    copy_blocks(self.cache.pool, sources, destinations)
+                else:
+                    swap_blocks(pools[way[0]], pools[way[1]], sources, destinations)
 
     @torch.inference_mode()
     def _forward(self, batch: Batch, cache: KVCache) -> torch.Tensor:
@@ -65,6 +83,17 @@ class ModelRunner:
             paged=PagedStep(batch, cache, self.backend),
         )
         return output.logits[0]
+
+    def _host_blocks(self, config: EngineConfig) -> int:
+        """How many blocks `swap_space` holds."""
+        bytes_per_block = self.shape.bytes_per_token * self.block_size
+        num_blocks = parse_bytes("swap_space", config.swap_space) // bytes_per_block
+        if config.preemption_mode == "swap" and num_blocks == 0:
+            raise InvalidConfigError(
+                f"swap_space={config.swap_space!r} does not hold one block: a block of {self.block_size} "
+                f"tokens of this model takes {bytes_per_block} bytes"
+            )
+        return num_blocks
 
     def _affordable_blocks(self, config: EngineConfig, most_useful: int) -> int:
         """How many blocks the memory allows, and no more than a full house could ever fill."""

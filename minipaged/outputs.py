@@ -30,6 +30,7 @@ class RequestOutput:
     num_cached_tokens: int  # of the prompt, found in the prefix cache
     finished: bool
     outputs: list[CompletionOutput] = field(default_factory=list)
+    error: str | None = None  # the exception that ended it, where finish_reason is "error"
 
 
 @dataclass(frozen=True)
@@ -47,12 +48,14 @@ class CacheStats:
     num_empty_slots: int  # reserved and not filled, at the ends of last blocks
     num_running: int
     num_waiting: int
+    num_swapped: int
     peak_used_blocks: int
     num_prompt_tokens: int
     num_cached_prompt_tokens: int
     num_generated_tokens: int
     num_steps: int
     num_preemptions: int
+    num_swapped_out_blocks: int  # copied to host memory, since the start
     blocks_saved_by_sharing: float  # over blocks needed without it, averaged over all steps (section 6.3)
     waste: float  # share of reserved slots that held no token, averaged over all steps
     waste_if_reserved: float  # the same, had each sequence reserved max_model_len slots

@@ -46,6 +46,7 @@ class Sequence:
         self.table = table
         self.detokenizer = detokenizer
         self.num_computed_tokens = 0
+        self.on_host = False  # the table names blocks of the host pool
         self.finish_reason: str | None = None
         self.logprobs: list[dict[int, float]] = []
         self.cumulative_logprob = 0.0
@@ -103,6 +104,7 @@ class Request:
     first_token_time: float | None = None
     num_cached_tokens: int | None = None  # set when first admitted
     num_preemptions: int = 0
+    error: str | None = None  # what broke it off, where that is how it ended
 
     @property
     def num_sequences(self) -> int:

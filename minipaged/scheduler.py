@@ -2,7 +2,8 @@
 
 First come, first served, a request with all its sequences. Sequences in decode get one token each; what is
 left of the token budget goes to prompts, in chunks. When blocks run out, the youngest running request gives
-its blocks up and comes back first in line; its tokens are kept and computed again (paper section 4.5).
+its blocks up and comes back first in line: they are swapped out to host memory, or its tokens are kept and
+computed again (paper section 4.5).
 Page: docs/concepts/continuous_batching.md.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from .block_manager import BlockManager
 from .reference.allocator import OutOfBlocksError
@@ -28,19 +30,37 @@ class Row:
     is_last_chunk: bool  # stop is the last token known so far: the step samples the next one
 
 
+class Move(NamedTuple):
+    """A block to be copied before the forward: "copy" within the pool, "out" to the host, or "in"."""
+
+    kind: str
+    source: int
+    destination: int
+    request: Request
+
+
 @dataclass
 class Schedule:
     """One step: the rows to compute, decodes first, and what had to happen to make room for them."""
 
     rows: list[Row] = field(default_factory=list)
-    copies: list[tuple[int, int]] = field(default_factory=list)  # (source, destination), before the forward
+    moves: list[Move] = field(default_factory=list)  # in this order: a block may be given up and taken again
     admitted: list[Request] = field(default_factory=list)  # for the first time
     preempted: list[Request] = field(default_factory=list)
     outgrown: list[Request] = field(default_factory=list)  # alone, and larger than the pool
+    handling: Request | None = None  # whom the planning is about right now
+
+    @property
+    def copies(self) -> list[tuple[int, int]]:
+        """The copies that copy-on-write asks for: (source, destination)."""
+        return [(move.source, move.destination) for move in self.moves if move.kind == "copy"]
 
 
 class Scheduler:
-    """Requests wait in `waiting`; those that hold blocks are in `running`. Both are in order of arrival."""
+    """Requests wait in `waiting`; those that hold blocks are in `running`, those swapped out in `swapped`.
+
+    All three are in order of arrival.
+    """
 
     def __init__(self, blocks: BlockManager, *, max_num_seqs: int, max_num_batched_tokens: int) -> None:
         self.blocks = blocks
@@ -48,6 +68,7 @@ class Scheduler:
         self.max_num_batched_tokens = max_num_batched_tokens
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
+        self.swapped: deque[Request] = deque()
 
     @property
     def num_spare_blocks(self) -> int:
@@ -57,73 +78,112 @@ class Scheduler:
     def requests(self) -> Iterator[Request]:
         """All requests that are not finished, oldest first."""
         yield from self.running
+        yield from self.swapped
         yield from self.waiting
 
-    def schedule(self) -> Schedule:
+    def schedule(self, step: Schedule | None = None) -> Schedule:
         """Plan the next step. The tables of all its rows have a slot for each token computed.
 
+        step: filled as the planning goes on, for a caller who wants to know how far it came before it raised.
         Sorting is stable: decodes come before prompts, and within each the order of arrival stays.
         """
-        step = Schedule()
+        step = Schedule() if step is None else step
         self._reserve_slots(step)
         budget = self.max_num_batched_tokens
         for request in sorted(self.running, key=_is_prefill):
             budget -= self._add_rows(step, request, budget)
         if not step.preempted:  # whoever has just given up blocks must not take them back at once
-            self._admit(step, budget)
+            self._resume_and_admit(step, budget)
         step.rows.sort(key=lambda row: row.stop - row.start > 1)
+        step.handling = None
         return step
 
     def finish(self, request: Request) -> None:
         """Forget a request, whatever its state, and give its blocks back."""
         self._free(request)
-        if request in self.running:
-            self.running.remove(request)
-        elif request in self.waiting:
-            self.waiting.remove(request)
+        for queue in (self.running, self.swapped, self.waiting):
+            if request in queue:
+                queue.remove(request)
 
     def _reserve_slots(self, step: Schedule) -> None:
         """Give every running sequence a slot for its newest token, oldest first, preempting from the end."""
         index = 0
         while index < len(self.running):
+            step.handling = self.running[index]
             try:
-                for sequence in self.running[index].unfinished:
-                    copied = self.blocks.append_slot(sequence)
-                    if copied is not None:
-                        step.copies.append(copied)
+                self._append_slots(step, step.handling)
             except OutOfBlocksError:
                 self._make_room(step)
                 continue
             index += 1
 
+    def _append_slots(self, step: Schedule, request: Request) -> None:
+        for sequence in request.unfinished:
+            copied = self.blocks.append_slot(sequence)
+            if copied is not None:
+                step.moves.append(Move("copy", *copied, request))
+
     def _make_room(self, step: Schedule) -> None:
         """Preempt the youngest running request, or end it where it is alone: no pool will ever hold it."""
-        request = self.running.pop()
-        self._free(request)
-        if not self.running:
-            step.outgrown.append(request)
+        request = step.handling = self.running[-1]
+        if len(self.running) == 1:
+            self._free(request)
+            step.outgrown.append(self.running.pop())
             return
+        queue = self.swapped
+        if not self._swap_out(step, request):
+            self._free(request)
+            queue = self.waiting
+        queue.appendleft(self.running.pop())
         request.num_preemptions += 1
-        self.waiting.appendleft(request)
         step.preempted.append(request)
 
-    def _admit(self, step: Schedule, budget: int) -> None:
-        """Start waiting requests in order, while there is room for all of the next one's tokens."""
+    def _swap_out(self, step: Schedule, request: Request) -> bool:
+        """Move a group to the host pool, if there is one with room, and its K and V are worth it."""
+        if self.blocks.host_allocator is None or _is_prefill(request):
+            return False
+        try:
+            pairs = self.blocks.swap_out(request.unfinished)
+        except OutOfBlocksError:
+            return False
+        step.moves += [Move("out", *pair, request) for pair in pairs]
+        return True
+
+    def _resume_and_admit(self, step: Schedule, budget: int) -> None:
+        """Bring back what was swapped out and start what waits, in order of arrival, while there is room."""
         num_running = sum(request.num_sequences for request in self.running)
-        while self.waiting and budget > 0:
-            request = self.waiting[0]
+        while (self.swapped or self.waiting) and budget > 0:
+            heads = [queue[0] for queue in (self.swapped, self.waiting) if queue]
+            request = step.handling = min(heads, key=lambda request: request.arrival_time)
             num_running += request.num_sequences
             if num_running > self.max_num_running:
                 return
             try:
-                num_cached = self.blocks.admit(request.unfinished, self.num_spare_blocks)
+                if request in self.swapped:
+                    self._swap_in(step, request)
+                else:
+                    self._admit(step, request)
             except OutOfBlocksError:
+                if not self.running and not step.outgrown:  # the whole pool is too small for it
+                    self.finish(request)
+                    step.outgrown.append(request)
                 return
-            if request.num_cached_tokens is None:
-                request.num_cached_tokens = num_cached
-                step.admitted.append(request)
-            self.running.append(self.waiting.popleft())
             budget -= self._add_rows(step, request, budget)
+
+    def _swap_in(self, step: Schedule, request: Request) -> None:
+        """Take a group back into the pool, with a slot for each newest token."""
+        pairs = self.blocks.swap_in(request.unfinished, self.num_spare_blocks)
+        step.moves += [Move("in", *pair, request) for pair in pairs]
+        self._append_slots(step, request)
+        self.running.append(self.swapped.popleft())
+
+    def _admit(self, step: Schedule, request: Request) -> None:
+        """Start a request, or start it again, with room for all of its tokens."""
+        num_cached = self.blocks.admit(request.unfinished, self.num_spare_blocks)
+        if request.num_cached_tokens is None:
+            request.num_cached_tokens = num_cached
+            step.admitted.append(request)
+        self.running.append(self.waiting.popleft())
 
     def _add_rows(self, step: Schedule, request: Request, budget: int) -> int:
         """Add as many of the request's uncomputed tokens as the budget allows; returns how many.

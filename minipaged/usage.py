@@ -32,6 +32,7 @@ class Usage:
     def __init__(self) -> None:
         self.num_steps = 0
         self.num_preemptions = 0
+        self.num_swapped_out_blocks = 0
         self.num_prompt_tokens = 0
         self.num_cached_prompt_tokens = 0
         self.num_generated_tokens = 0
@@ -50,6 +51,7 @@ class Usage:
         num_used = blocks.allocator.num_in_use
         self.num_steps += 1
         self.num_preemptions += len(step.preempted)
+        self.num_swapped_out_blocks += sum(move.kind == "out" for move in step.moves)
         for request in step.admitted:
             self.num_prompt_tokens += len(request.prompt_token_ids)
             self.num_cached_prompt_tokens += request.num_cached_tokens or 0
@@ -78,12 +80,14 @@ class Usage:
             num_empty_slots=_num_empty_slots(scheduler.running),
             num_running=len(scheduler.running),
             num_waiting=len(scheduler.waiting),
+            num_swapped=len(scheduler.swapped),
             peak_used_blocks=self.peak.used,
             num_prompt_tokens=self.num_prompt_tokens,
             num_cached_prompt_tokens=self.num_cached_prompt_tokens,
             num_generated_tokens=self.num_generated_tokens,
             num_steps=self.num_steps,
             num_preemptions=self.num_preemptions,
+            num_swapped_out_blocks=self.num_swapped_out_blocks,
             blocks_saved_by_sharing=_share(
                 self._saved_block_steps, self._saved_block_steps + self._used_block_steps
             ),

@@ -7,9 +7,11 @@ Twin: kernels/copy_on_write.py. Lesson: lessons/05_copy_on_write. Page: docs/con
 
 from __future__ import annotations
 
-from collections.abc import MutableSequence, Sequence
+from collections.abc import Hashable, MutableSequence, Sequence
 from copy import deepcopy
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
+
+Place = TypeVar("Place", bound=Hashable)
 
 
 class Allocator(Protocol):
@@ -61,16 +63,17 @@ def copy_on_write(
     return source, destination
 
 
-def independent_copies(pairs: Sequence[tuple[int, int]]) -> list[list[tuple[int, int]]]:
+def independent_copies(pairs: Sequence[tuple[Place, Place]]) -> list[list[tuple[Place, Place]]]:
     """Cut pairs that are meant one after the other into launches that may copy all of theirs at once.
 
     A block may be given up and taken again between two copies of a step: as a destination twice, or as a
     source first and a destination later. A new launch begins where a pair writes what an earlier one of the
-    same launch reads or writes, or reads what it writes.
+    same launch reads or writes, or reads what it writes. A place is a block id, or whatever names a block
+    where there are several pools.
     """
-    launches: list[list[tuple[int, int]]] = []
-    read: set[int] = set()
-    written: set[int] = set()
+    launches: list[list[tuple[Place, Place]]] = []
+    read: set[Place] = set()
+    written: set[Place] = set()
     for source, destination in pairs:
         if not launches or source in written or destination in read | written:
             launches.append([])

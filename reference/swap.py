@@ -105,10 +105,16 @@ def _move(
     if len(absent) > available:
         raise OutOfBlocksError(len(absent), available)
     # 2. use what is there already, before `allocate` evicts it, and take a block for each of the others
-    destination.share([found[block] for block in found for _ in range(users[block])])
-    moved = dict(zip(absent, destination.allocate(len(absent)), strict=True))
-    # 3. a block that n tables name has one user by now, and n - 1 more
-    destination.share([moved[block] for block in moved for _ in range(users[block] - 1)])
+    taken = [found[block] for block in found for _ in range(users[block])]
+    destination.share(taken)
+    try:
+        moved = dict(zip(absent, destination.allocate(len(absent)), strict=True))
+        taken += moved.values()
+        # 3. a block that n tables name has one user by now, and n - 1 more
+        destination.share([moved[block] for block in moved for _ in range(users[block] - 1)])
+    except BaseException:
+        destination.free(taken)
+        raise
     # 4. only now give up the old blocks, and repoint the tables
     new_blocks = found | moved
     for table in block_tables:

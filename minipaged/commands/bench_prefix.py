@@ -27,6 +27,7 @@ from ..engine import LLMEngine
 from ..errors import InvalidConfigError
 from ..model_hook import ATTENTION_NAME
 from ..models.loading import LoadedModel, load_model
+from ..outputs import RequestOutput
 from ..reference.allocator import BlockAllocator
 from ..reference.prefix_cache import PrefixCache, PrefixChain
 from ..sampling_params import SamplingParams
@@ -108,7 +109,7 @@ def serve(engine: LLMEngine, prompt: list[int]) -> Served:
     params = SamplingParams(temperature=0.0, max_tokens=4, ignore_eos=True)
     start = time.perf_counter()
     engine.add_request("r", prompt, params)
-    outputs = []
+    outputs: list[RequestOutput] = []
     while not outputs:
         outputs = engine.step()
     seconds = time.perf_counter() - start

@@ -93,7 +93,7 @@ def bench_sharing(args: argparse.Namespace) -> dict[str, Any]:
 def draw_lengths(mean_input: float, mean_output: float, count: int, seed: int) -> list[tuple[int, int]]:
     """(input, output) tokens: log-normal with these means, at least 1 each and together within the limit."""
     rng = random.Random(seed)
-    pairs = []
+    pairs: list[tuple[int, int]] = []
     while len(pairs) < count:
         pair = [
             max(1, round(rng.lognormvariate(math.log(mean) - SPREAD**2 / 2, SPREAD)))

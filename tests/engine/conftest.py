@@ -71,6 +71,8 @@ def the_pool_is_whole(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         engine.check()
         allocator = engine.blocks.allocator
         assert allocator.num_free + allocator.num_cached == allocator.num_blocks, "blocks were lost"
+        host = engine.blocks.host_allocator
+        assert host is None or host.num_free == host.num_blocks, "blocks of the host pool were lost"
 
 
 @pytest.fixture(scope="session")

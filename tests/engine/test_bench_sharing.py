@@ -21,14 +21,11 @@ def test_samples_of_one_request_save_what_a_hand_calculation_says() -> None:
 
 def test_beams_that_always_follow_the_first_share_all_but_their_last_block() -> None:
     # After the fork each step takes both beams from the first: all full blocks are shared, a partial last
-    # block is copied. 32 tokens of prompt and 32 of output: with k tokens of output that have slots,
-    # 2 + k // 16 blocks are shared and, unless k is a multiple of 16, each beam has one of its own.
+    # block is copied. The prompt is 2 blocks, computed in one step. In the next 16 steps each beam writes
+    # into a block of its own behind those, in the last 15 behind 3 that are shared.
     searches = [[[0, 0]] * 40]
-    saved = used = 0
-    for k in range(32):
-        shared, own = 2 + k // 16, 2 * (k % 16 > 0)
-        saved += shared if k else 0
-        used += shared + own
+    saved = 16 * 2 + 15 * 3
+    used = 2 + 16 * (2 + 2) + 15 * (3 + 2)
     assert bench_sharing.serve([(32, 32)], 2, searches) == pytest.approx(saved / (saved + used))
 
 

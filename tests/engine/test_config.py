@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from minipaged.config import EngineConfig, parse_bytes
-from minipaged.errors import InvalidConfigError, NotBuiltYetError
+from minipaged.errors import InvalidConfigError
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,8 @@ def test_bad_settings_are_named_in_one_line(bad: dict[str, Any]) -> None:
     assert name in str(error.value) and "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("later", [{"preemption_mode": "swap"}, {"swap_space": "1GiB"}])
-def test_what_is_not_built_yet_is_refused(later: dict[str, Any]) -> None:
-    with pytest.raises(NotBuiltYetError):
-        EngineConfig(**later)
+@pytest.mark.parametrize("half", [{"preemption_mode": "swap"}, {"swap_space": "1GiB"}])
+def test_swapping_needs_both_its_settings(half: dict[str, Any]) -> None:
+    with pytest.raises(InvalidConfigError, match="preemption_mode='swap' and swap_space go together"):
+        EngineConfig(**half)
+    EngineConfig(preemption_mode="swap", swap_space="1GiB")

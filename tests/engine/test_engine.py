@@ -19,7 +19,6 @@ from minipaged.errors import (
     InvalidConfigError,
     InvalidRequestError,
     MinipagedError,
-    NotBuiltYetError,
 )
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8)
@@ -464,5 +463,5 @@ def test_a_profiling_step_runs_the_largest_prompt(make: Callable[..., LLM]) -> N
 
 
 def test_every_error_of_ours_has_one_base() -> None:
-    for error in (InvalidRequestError, InvalidConfigError, NotBuiltYetError, BackendUnavailableError):
+    for error in (InvalidRequestError, InvalidConfigError, BackendUnavailableError):
         assert issubclass(error, MinipagedError)
