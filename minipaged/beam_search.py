@@ -8,6 +8,7 @@ Page: docs/concepts/beam_search.md.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -63,10 +64,12 @@ class BeamSearch:
         width, length = self.params.beam_width, len(outputs[0]) + 1
         totals = torch.log_softmax(logits.float(), dim=-1).double()
         totals += torch.tensor(self.scores, dtype=torch.float64, device=logits.device).unsqueeze(1)
-        best = totals.flatten().topk(self.num_candidates)
+        best = totals.flatten().topk(min(self.num_candidates, totals.numel()))
         live: list[tuple[float, Continuation]] = []
         ended: list[Hypothesis] = []
         for rank, (score, place) in enumerate(zip(best.values.tolist(), best.indices.tolist(), strict=True)):
+            if score == -math.inf:  # no token at all
+                break
             parent, token_id = divmod(place, logits.shape[-1])
             is_eos = token_id in self.eos_token_ids
             if not is_eos and length < self.max_tokens:
@@ -85,7 +88,7 @@ class BeamSearch:
         """Whether to search on. How well the best live beam might end is a guess, Hugging Face's."""
         if not self.is_full:
             return True
-        if self.params.early_stopping is True:
+        if self.params.early_stopping is True or self.params.beam_width == 1:  # of one beam, greedy's end
             return False
         if self.params.early_stopping == "never" and self.params.length_penalty > 0:
             length = self.max_tokens

@@ -150,8 +150,7 @@ class BlockManager:
         named = {block for sequence in sequences for block in sequence.table.blocks}
         hits = {resident[block] for block in named if block in resident}
         available = self.num_available - sum(self.cache.reference_count(block) == 0 for block in hits)
-        # Each newest token may need a block, be it a new one or a copy of one that is shared.
-        needed = len(named - resident.keys()) + len(sequences) + num_spare_blocks
+        needed = len(named - resident.keys()) + _num_blocks_to_append(sequences) + num_spare_blocks
         if needed > available:
             raise OutOfBlocksError(needed, available)
         tables = [sequence.table.blocks for sequence in sequences]
@@ -225,3 +224,13 @@ def _check_counts(allocator: BlockAllocator, named: Counter[int]) -> None:
         count = allocator.reference_count(block)
         if count != named[block]:
             raise RuntimeError(f"block {block}: its count is {count}, {named[block]} table entries name it")
+
+
+def _num_blocks_to_append(sequences: SequenceOf[Sequence]) -> int:
+    """Blocks that a group needs for tokens that have no slot yet: new ones, and copies of shared ones."""
+    growing = [each for each in sequences if each.num_tokens > each.table.num_tokens]
+    num_new = sum(each.table.num_blocks_needed(each.num_tokens - each.table.num_tokens) for each in growing)
+    writers = [each.table.blocks[-1] for each in growing if each.table.num_empty_slots]
+    # The last writer keeps a block, unless a sequence that doesn't grow reads it too.
+    readers = [each.table.blocks[-1] for each in sequences if each.table.blocks and each not in growing]
+    return num_new + len(writers) - len(set(writers) - set(readers))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import __version__
 from .config import BACKENDS
-from .errors import MinipagedError
+from .errors import InvalidRequestError, MinipagedError
 from .machine import interpret_kernels_without_gpu
 
 if TYPE_CHECKING:
@@ -66,6 +66,10 @@ def make_params(args: argparse.Namespace) -> SamplingParams | BeamSearchParams:
     from .sampling_params import BeamSearchParams, SamplingParams
 
     if args.beam_width is not None:
+        plain = {"n": 1, "temperature": 0.0, "top_p": 1.0, "top_k": 0, "stop": None, "sampling_seed": None}
+        if other := [name for name, value in plain.items() if getattr(args, name) != value]:
+            names = ", ".join(name.replace("_", "-") for name in other)
+            raise InvalidRequestError(f"beam-width can't be combined with {names}")
         return BeamSearchParams(
             beam_width=args.beam_width, max_tokens=args.max_tokens, ignore_eos=args.ignore_eos
         )

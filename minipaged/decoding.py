@@ -11,7 +11,7 @@ from collections.abc import Sequence as SequenceOf
 
 import torch
 
-from .beam_search import BeamSearch
+from .beam_search import BeamSearch, Hypothesis
 from .block_manager import BlockManager
 from .request import Request, Sequence
 from .sampler import InvalidLogitsError, SampledToken, SamplingRow, sample
@@ -55,6 +55,17 @@ class Decoder:
             for token_id in sequence.output_token_ids[: -1 if reason == "stop" else None]:
                 sequence.detokenizer.add(token_id)
         sequence.detokenizer.flush()
+
+    def end_request(self, request: Request, reason: str) -> None:
+        """End all of a request that goes on. Of a beam search the best outputs stay, finished or live."""
+        search = request.beam_search
+        if search is None or not search.finished or not request.unfinished:
+            for sequence in request.unfinished:
+                self.end(sequence, reason)
+            return
+        live = [Hypothesis(beam.output_token_ids, beam.score or 0.0, reason) for beam in request.sequences]
+        best = sorted([*search.finished, *live], key=lambda found: -found.score)
+        self._keep(request, best[: request.num_sequences])
 
     def _sample(self, logits: torch.Tensor, sampling: list[tuple[Request, Sequence, int]]) -> int:
         """Draw a token for each sequence from its row of the logits. Returns how many were drawn."""
@@ -114,7 +125,7 @@ class Decoder:
         if request.first_token_time is None:
             request.first_token_time = time.monotonic()
         if search.is_done:
-            self._keep_hypotheses(request, search)
+            self._keep(request, search.finished)
             return len(beams)
         follow(request, [each.parent for each in chosen], self.blocks)
         for beam, each, total in zip(request.sequences, chosen, search.scores, strict=True):
@@ -122,11 +133,11 @@ class Decoder:
             beam.score = total / beam.num_output_tokens**search.params.length_penalty
         return len(chosen)
 
-    def _keep_hypotheses(self, request: Request, search: BeamSearch) -> None:
-        """The end of a beam search: its best finished outputs take the place of the live beams."""
+    def _keep(self, request: Request, outputs: SequenceOf[Hypothesis]) -> None:
+        """The end of a beam search: its best outputs take the place of the live beams."""
         parent = request.sequences[0]
         ended = []
-        for index, found in enumerate(search.finished):
+        for index, found in enumerate(outputs):
             sequence = parent.fork(index, parent.seed, self.blocks.new_table(), request.new_detokenizer())
             sequence.token_ids[parent.num_prompt_tokens :] = found.token_ids
             sequence.score = found.score

@@ -97,6 +97,13 @@ class LLMEngine:
         if request is not None:
             self._inbox.put(("abort", request))
 
+    def forget(self, request_ids: SequenceOf[str]) -> None:
+        """Abort requests at once, and report nothing more of them."""
+        for request_id in request_ids:
+            self.abort_request(request_id)
+        self._outbox += self.empty_inbox()
+        self._outbox = [output for output in self._outbox if output.request_id not in request_ids]
+
     def has_unfinished_requests(self) -> bool:
         """True while there is something to step for."""
         return not self._inbox.empty() or bool(self._outbox) or any(self.scheduler.requests())
@@ -141,6 +148,7 @@ class LLMEngine:
         self.scheduler.schedule(step)
         self._outbox += [self._finish(request, "capacity") for request in step.outgrown]
         if not step.rows:
+            self.usage.num_preemptions += len(step.preempted)
             self.runner.move(step.moves)
             return
         self.usage.record(step, self.scheduler.running, self.blocks, self.max_model_len)
@@ -196,8 +204,7 @@ class LLMEngine:
 
     def _finish(self, request: Request, reason: str) -> RequestOutput:
         """End all of a request that is still going on."""
-        for sequence in request.unfinished:
-            self._decoder.end(sequence, reason)
+        self._decoder.end_request(request, reason)
         return self._report(request)
 
     def _report(self, request: Request) -> RequestOutput:

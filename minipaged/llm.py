@@ -124,9 +124,7 @@ class LLM:
         try:
             yield
         except BaseException:
-            for request_id in ids:
-                self.engine.abort_request(request_id)
-            self.engine.empty_inbox()
+            self.engine.forget(ids)
             raise
 
 

@@ -22,7 +22,10 @@ class CompletionOutput:
 
 @dataclass
 class RequestOutput:
-    """A request and what has been generated for it so far."""
+    """A request and what has been generated for it so far.
+
+    Of `n` outputs there is one until the prompt is computed; it is what an abort before that leaves.
+    """
 
     request_id: str
     prompt: str | None

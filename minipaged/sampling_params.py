@@ -95,7 +95,7 @@ class BeamSearchParams:
 
     beam_width: the number of beams that live at a time, and of outputs.
     max_tokens: each output is at most this long.
-    length_penalty: a beam's score is its summed log-probability / length ** length_penalty.
+    length_penalty: a beam's score is its summed log-probability / length ** length_penalty (-10 to 10).
     early_stopping: True ends as soon as there are `beam_width` finished beams; False once no live beam looks
         better than those, judged at its present length; "never" once none could, at any length.
     ignore_eos: never finish a beam at an end-of-sequence id.
@@ -110,7 +110,7 @@ class BeamSearchParams:
     def __post_init__(self) -> None:
         _replace(self, "beam_width", _integer, "an integer of at least 1", lambda v: v >= 1)
         _replace(self, "max_tokens", _integer, "an integer of at least 1", lambda v: v >= 1)
-        _replace(self, "length_penalty", _number, "a finite number")
+        _replace(self, "length_penalty", _number, "a number from -10 to 10", lambda v: -10 <= v <= 10)
         _replace(self, "early_stopping", _early_stopping, 'True, False or "never"')
         _replace(self, "ignore_eos", _flag, "True or False")
 

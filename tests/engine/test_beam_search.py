@@ -12,8 +12,13 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from minipaged import LLM, BeamSearchParams
+from minipaged import LLM, BeamSearchParams, SamplingParams
+from minipaged.beam_search import BeamSearch, Hypothesis
+from minipaged.block_manager import BlockManager
+from minipaged.decoding import Decoder
+from minipaged.detokenizer import IncrementalDetokenizer
 from minipaged.errors import InvalidRequestError
+from minipaged.request import Request, Sequence
 
 EOS = [2, 9, 17, 40, 77]  # so many that some occur
 Found = list[tuple[list[int], float]]
@@ -192,6 +197,7 @@ def test_text_is_written_out_without_its_end_token(tiny_chat_model: Path) -> Non
         ({"beam_width": 8, "max_tokens": 0}, "max_tokens must be"),
         ({"early_stopping": "always"}, "early_stopping must be True, False or"),
         ({"length_penalty": float("nan")}, "length_penalty must be"),
+        ({"length_penalty": 2000.0}, "length_penalty must be a number from -10 to 10"),
     ],
 )
 def test_bad_input_is_named(changed: dict[str, Any], message: str, tiny_model: Callable[[str], Path]) -> None:
@@ -217,3 +223,33 @@ def test_aborted_and_outgrown(tiny_model: Callable[[str], Path]) -> None:
     assert [beam.finish_reason for beam in output.outputs] == ["abort"] * 3
     (output,) = llm.beam_search([[*range(3, 11)]], params, use_tqdm=False)
     assert {beam.finish_reason for beam in output.outputs} == {"capacity"}
+
+
+def test_impossible_tokens_are_no_beams() -> None:
+    search = BeamSearch(BeamSearchParams(beam_width=3, max_tokens=2), frozenset([0]), 2)
+    logits = torch.full((1, 12), -torch.inf)
+    logits[0, [4, 7]] = torch.tensor([1.0, 2.0])
+    assert [each.token_id for each in search.advance(logits, [[]])] == [7, 4]
+    assert search.advance(logits.expand(2, 12), [[7], [4]]) == []
+    assert [found.token_ids for found in search.finished] == [[7, 7], [7, 4], [4, 7]] or search.is_done
+
+
+def test_what_was_finished_is_kept_where_the_pool_ends_the_search() -> None:
+    """Finished outputs compete with the live beams on their scores."""
+    request = Request("r", None, [1], SamplingParams(), 9, [], lambda: IncrementalDetokenizer(None, [1]))
+    blocks = BlockManager(8, 4)
+    decoder = Decoder(blocks, frozenset())
+    request.beam_search = BeamSearch(BeamSearchParams(beam_width=2), frozenset(), 9)
+    request.beam_search.finished = [Hypothesis([5, 2], -0.5, "stop"), Hypothesis([6, 2], -2.0, "stop")]
+    for index, score in enumerate([-1.0, -3.0]):
+        tokens = [1, 7, 8 + index]
+        chain = blocks.new_chain(tokens, None)
+        text = IncrementalDetokenizer(None, [1])
+        beam = Sequence(tokens, chain, blocks.new_table(), text, num_prompt_tokens=1, seed=0, index=index)
+        beam.score = score
+        request.sequences.append(beam)
+    decoder.end_request(request, "capacity")
+    assert [(each.output_token_ids, each.finish_reason) for each in request.sequences] == [
+        ([5, 2], "stop"),
+        ([7, 8], "capacity"),
+    ]

@@ -107,3 +107,20 @@ def test_a_reader_who_has_seen_enough_is_no_error(tiny_chat_model: Path) -> None
     done = subprocess.run(line, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
     os.close(write)
     assert "Traceback" not in done.stderr and done.returncode in (1, 141)  # rich notices first, if it writes
+
+
+def test_beams_are_not_sampled(tiny_chat_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = [
+        "generate",
+        "hi",
+        "--model",
+        str(tiny_chat_model),
+        "--beam-width",
+        "2",
+        "--stop",
+        "e",
+        "--top-k",
+        "3",
+    ]
+    assert main(line) == 2
+    assert "beam-width can't be combined with top-k, stop" in capsys.readouterr().err

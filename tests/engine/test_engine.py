@@ -288,7 +288,8 @@ def test_a_failing_forward_ends_its_requests_and_loses_no_block(
     done = {}
     while engine.has_unfinished_requests():
         done |= {output.request_id: output.outputs[0] for output in engine.step() if output.finished}
-    assert list(done) == ["b"] and len(done["b"].token_ids) == 8
+    assert {name: output.finish_reason for name, output in done.items()} == {"a": "error", "b": "length"}
+    assert len(done["b"].token_ids) == 8
 
 
 def test_an_interrupted_generate_leaves_nothing_behind(

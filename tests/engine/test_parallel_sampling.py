@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from minipaged import LLM, SamplingParams
+from minipaged import LLM, BeamSearchParams, SamplingParams
 from minipaged.errors import InvalidRequestError
 
 
@@ -148,3 +148,25 @@ def test_aborted_in_the_middle(tiny_model: Callable[[str], Path]) -> None:
     (output,) = llm.engine.step()
     assert [sample.finish_reason for sample in output.outputs] == ["abort"] * 3
     assert llm.engine.blocks.allocator.num_in_use == 0
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(n=5, max_tokens=4, seed=0, ignore_eos=True),
+        BeamSearchParams(beam_width=5, max_tokens=4, ignore_eos=True),
+    ],
+)
+def test_a_group_that_forked_and_can_not_come_back_ends_and_stops_nobody(
+    params: SamplingParams | BeamSearchParams, tiny_model: Callable[[str], Path]
+) -> None:
+    """Preempted between its fork and its first copy, it needs more blocks than the pool has."""
+    llm = start(tiny_model("llama"), num_blocks=5, enable_prefix_caching=False)
+    llm.engine.add_request("a", [7, 8, 9], SamplingParams(max_tokens=6, ignore_eos=True, temperature=0))
+    llm.engine.add_request("b", [7, 8, 9, 10, 11], params)
+    llm.engine.add_request("c", [7], SamplingParams(max_tokens=2, ignore_eos=True))
+    reasons: dict[str, set[str | None]] = {}
+    for _ in range(40):
+        for output in llm.engine.step() if llm.engine.has_unfinished_requests() else []:
+            reasons[output.request_id] = {each.finish_reason for each in output.outputs}
+    assert reasons == {"a": {"length"}, "b": {"capacity"}, "c": {"length"}}

@@ -96,7 +96,8 @@ def test_a_group_returns_only_where_its_next_tokens_have_room_too() -> None:
     blocks.admit([sequence])
     assert blocks.swap_out([sequence]) == [(0, 0), (1, 1)]
     blocks.admit([other])
-    with pytest.raises(OutOfBlocksError):  # 2 are free, 8 tokens and the next one need 3
+    sequence.token_ids.append(3)
+    with pytest.raises(OutOfBlocksError):  # 2 are free, 8 tokens and the new one need 3
         blocks.swap_in([sequence])
     blocks.check([sequence, other])
     blocks.free(other)
@@ -148,3 +149,26 @@ def test_settings_that_can_not_be(
 ) -> None:
     with pytest.raises(InvalidConfigError, match=message):
         start(tiny_model("llama"), num_blocks=10, **settings)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(n=3, max_tokens=3, seed=0, ignore_eos=True),
+        BeamSearchParams(beam_width=3, max_tokens=3, ignore_eos=True),
+    ],
+)
+def test_a_group_that_fits_exactly_comes_back(
+    params: SamplingParams | BeamSearchParams, tiny_model: Callable[[str], Path]
+) -> None:
+    """Its newest tokens go into last blocks that it has: it needs no more than it held."""
+    llm = start(tiny_model("llama"), num_blocks=6, enable_prefix_caching=False)
+    llm.engine.add_request("a", [7] * 7, SamplingParams(max_tokens=4, ignore_eos=True, temperature=0))
+    llm.engine.add_request("b", [7, 8, 9, 10, 11], params)
+    reasons: dict[str, set[str | None]] = {}
+    while llm.engine.has_unfinished_requests():
+        for output in llm.engine.step():
+            reasons[output.request_id] = {each.finish_reason for each in output.outputs}
+        llm.engine.check()
+    assert reasons == {"a": {"length"}, "b": {"length"}}
+    assert llm.stats().num_swapped_out_blocks > 0

@@ -308,7 +308,7 @@ def times(examples: int) -> settings:
     """Settings for so many examples, the same ones each time."""
     return settings(
         max_examples=examples,
-        stateful_step_count=25,
+        stateful_step_count=20,
         deadline=None,
         derandomize=True,
         database=None,
@@ -366,4 +366,4 @@ def test_a_planted_fault_is_found_even_where_both_worlds_have_it(fault: type[Wor
     machine = type("Faulty", (Lockstep,), {"classes": faulty})
     with pytest.raises((AssertionError, RuntimeError, ValueError)):
         # Found is enough: no time is spent on a smaller example.
-        run_state_machine_as_test(machine, settings=settings(times(40), phases=[Phase.generate]))
+        run_state_machine_as_test(machine, settings=settings(times(400), phases=[Phase.generate]))
