@@ -173,10 +173,15 @@ def fan_out(request: Request, blocks: BlockManager) -> list[Sequence]:
 
 
 def follow(request: Request, parents: SequenceOf[int], blocks: BlockManager) -> None:
-    """Replace a request's beams by continuations of `parents`, and let their tables follow."""
+    """Replace a request's beams by continuations of `parents`, and let their tables follow.
+
+    No beam's text is written out before its end, so any of the old beams' detokenizers will do for a new one.
+    """
     beams = request.sequences
     tables = blocks.reorder(beams, parents)
+    texts = [beam.detokenizer for beam in beams]
+    texts += [request.new_detokenizer() for _ in parents[len(beams) :]]
     request.sequences = [
-        beams[parent].fork(index, beams[0].seed, table, request.new_detokenizer())
-        for index, (parent, table) in enumerate(zip(parents, tables, strict=True))
+        beams[parent].fork(index, beams[0].seed, table, text)
+        for index, (parent, table, text) in enumerate(zip(parents, tables, texts, strict=False))
     ]
