@@ -86,26 +86,24 @@ class ModelRunner:
 
     def _host_blocks(self, config: EngineConfig) -> int:
         """How many blocks `swap_space` holds."""
+        return self._blocks_in("swap_space", config.swap_space) if config.preemption_mode == "swap" else 0
+
+    def _blocks_in(self, name: str, size: int | str) -> int:
+        """How many blocks a setting's bytes hold. Raises InvalidConfigError where it isn't one."""
         bytes_per_block = self.shape.bytes_per_token * self.block_size
-        num_blocks = parse_bytes("swap_space", config.swap_space) // bytes_per_block
-        if config.preemption_mode == "swap" and num_blocks == 0:
+        num_blocks = parse_bytes(name, size) // bytes_per_block
+        if num_blocks == 0:
             raise InvalidConfigError(
-                f"swap_space={config.swap_space!r} does not hold one block: a block of {self.block_size} "
-                f"tokens of this model takes {bytes_per_block} bytes"
+                f"{name}={size!r} does not hold one block: a block of {self.block_size} tokens of this model "
+                f"takes {bytes_per_block} bytes"
             )
         return num_blocks
 
     def _affordable_blocks(self, config: EngineConfig, most_useful: int) -> int:
         """How many blocks the memory allows, and no more than a full house could ever fill."""
-        bytes_per_block = self.shape.bytes_per_token * self.block_size
         if config.kv_cache_memory is not None:
-            memory = parse_bytes("kv_cache_memory", config.kv_cache_memory)
-            if memory < bytes_per_block:
-                raise InvalidConfigError(
-                    f"kv_cache_memory={config.kv_cache_memory!r} does not hold one block: a block of "
-                    f"{self.block_size} tokens of this model takes {bytes_per_block} bytes"
-                )
-            return memory // bytes_per_block
+            return self._blocks_in("kv_cache_memory", config.kv_cache_memory)
+        bytes_per_block = self.shape.bytes_per_token * self.block_size
         memory = self._spare_gpu_memory(config) if self.device.type == "cuda" else DEFAULT_CPU_POOL
         if memory < bytes_per_block:
             raise InvalidConfigError(
