@@ -42,9 +42,7 @@ def bench(args: argparse.Namespace, measure: Measure | None = None) -> dict[str,
     InvalidConfigError for arguments that make no workload, MinipagedError where a system fails.
     """
     settings = settings_from(args)
-    output = Path(args.output)
-    if output.is_dir() or not output.parent.is_dir():
-        raise InvalidConfigError(f"output={args.output!r} is not a file in a folder that exists")
+    output = bench_report.output_file(args.output)
     threads = _threads(args.threads)
     console = Console(highlight=False)
     if settings.model == DEFAULT_MODEL:
@@ -58,8 +56,7 @@ def bench(args: argparse.Namespace, measure: Measure | None = None) -> dict[str,
     bench_report.print_head(console, results)
     results |= compare_systems(settings, measure or _Apart(threads), console)
     bench_report.print_results(console, results)
-    output.write_text(json.dumps(results, indent=1) + "\n")
-    console.print(f"[dim]Every figure is in {output}.[/]")
+    bench_report.write_results(console, output, results)
     return results
 
 

@@ -8,12 +8,10 @@ pool grows. Page: docs/concepts/prefix_cache.md.
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import time
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -52,9 +50,7 @@ class Served:
 
 def bench_prefix(args: argparse.Namespace) -> dict[str, Any]:
     """Run both parts, print them, write them to `args.output` as JSON, and return them."""
-    output = Path(args.output)
-    if output.is_dir() or not output.parent.is_dir():
-        raise InvalidConfigError(f"output={args.output!r} is not a file in a folder that exists")
+    output = bench_report.output_file(args.output)
     console = Console(highlight=False)
     results: dict[str, Any] = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -67,8 +63,7 @@ def bench_prefix(args: argparse.Namespace) -> dict[str, Any]:
     results["first_token"] = compare(loaded, args.num_requests, args.common_tokens, args.own_tokens)
     results["lookup"] = lookup_costs()
     print_results(console, results)
-    output.write_text(json.dumps(results, indent=1) + "\n")
-    console.print(f"[dim]Every figure is in {output}.[/]")
+    bench_report.write_results(console, output, results)
     return results
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 from pathlib import Path
@@ -13,6 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from ..errors import InvalidConfigError
 from .bench_systems import ENGINE, MOVED, PROFILE
 from .doctor import installed_versions
 
@@ -24,6 +26,20 @@ TITLES = {
     "hf-32": "HF, batches of 32",
     MOVED: "the same, moved",
 }
+
+
+def output_file(name: str) -> Path:
+    """Where results go, known to be writable before anything is measured. Raises InvalidConfigError."""
+    output = Path(name)
+    if output.is_dir() or not output.parent.is_dir():
+        raise InvalidConfigError(f"output={name!r} is not a file in a folder that exists")
+    return output
+
+
+def write_results(console: Console, output: Path, results: dict[str, Any]) -> None:
+    """Keep every figure as JSON, and say where."""
+    output.write_text(json.dumps(results, indent=1) + "\n")
+    console.print(f"[dim]Every figure is in {output}.[/]")
 
 
 def machine(threads: int) -> dict[str, Any]:

@@ -10,13 +10,11 @@ Page: docs/concepts/parallel_sampling.md.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import random
 from collections.abc import Sequence as SequenceOf
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from rich import box
@@ -33,6 +31,7 @@ from ..request import Request, Sequence
 from ..sampling_params import BeamSearchParams, SamplingParams
 from ..scheduler import Schedule, Scheduler
 from ..usage import Usage
+from . import bench_report
 
 BLOCK_SIZE = 16
 NUM_BLOCKS = 15_700 // BLOCK_SIZE  # 12 GB of 819,200 bytes a token (Table 1: 15.7K slots)
@@ -58,9 +57,7 @@ Parents = list[list[int]]
 
 def bench_sharing(args: argparse.Namespace) -> dict[str, Any]:
     """Run every workload, way and width, print the shares saved, write them as JSON, and return them."""
-    output = Path(args.output)
-    if output.is_dir() or not output.parent.is_dir():
-        raise InvalidConfigError(f"output={args.output!r} is not a file in a folder that exists")
+    output = bench_report.output_file(args.output)
     if args.num_requests < 1 or args.beam_tokens < 2:
         raise InvalidConfigError("num_requests must be at least 1, beam_tokens at least 2")
     console = Console(highlight=False)
@@ -85,8 +82,7 @@ def bench_sharing(args: argparse.Namespace) -> dict[str, Any]:
         "rows": rows,
     }
     _print(console, results)
-    output.write_text(json.dumps(results, indent=1) + "\n")
-    console.print(f"[dim]Every figure is in {output}.[/]")
+    bench_report.write_results(console, output, results)
     return results
 
 
