@@ -4,7 +4,7 @@
 PYTHON ?= python3
 PIP := .venv/bin/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 # Where NVIDIA's tools are, the CUDA kernels of Numba are wanted too.
-GPU_EXTRA := $(shell command -v nvidia-smi >/dev/null 2>&1 && echo '[gpu]')
+EXTRAS := lessons$(shell command -v nvidia-smi >/dev/null 2>&1 && echo ',gpu')
 # The GPU check installs nothing: an environment that has torch, triton, numba-cuda and pytest will do.
 GPU_PYTHON := $(or $(wildcard .venv/bin/python),$(PYTHON))
 
@@ -59,7 +59,7 @@ clean: ## remove .venv, caches and build output
 	@echo "Installing torch into .venv (the largest part: a few minutes the first time) ..."
 	@$(PIP) torch
 	@echo "Installing minipaged, transformers, numba and the rest ..."
-	@$(PIP) -e '.$(GPU_EXTRA)'
+	@$(PIP) -e '.[$(EXTRAS)]'
 	@touch $@
 
 .venv/installed-dev: .venv/installed

@@ -99,8 +99,8 @@ class BlockAllocator:
     def free(self, blocks: Iterable[int]) -> list[int]:
         """Lower the count of each block by one, from the last to the first; return those that fell to zero.
 
-        In that order they go back on the free stack, except those that are retained: they are cached from
-        now on. A block may be named as often as its count says. Raises ValueError on a double free.
+        In that order they go back on the free stack. Those that are retained don't: they are cached from now
+        on. A block may be named as often as its count says. Raises ValueError on a double free.
         """
         blocks = self._checked(blocks)
         for block, times in Counter(blocks).items():

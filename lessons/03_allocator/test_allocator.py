@@ -1,0 +1,213 @@
+"""Grades lesson 3. Read the tests if you like: they are the specification in numbers."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+from minipaged.course.checks import check, check_raises, trying
+from minipaged.reference.allocator import OutOfBlocksError
+
+
+def state(pool: Any) -> tuple[list[int], list[int]]:
+    """All that an allocator knows: the free blocks in order, and every block's count."""
+    return pool.free_order(), [pool.reference_count(block) for block in range(pool.num_blocks)]
+
+
+def test_blocks_come_from_the_top_of_the_stack(exercise: ModuleType) -> None:
+    """`allocate` takes blocks from the top of the stack, each with a count of one."""
+    pool = exercise.BlockAllocator(4)
+    with trying("allocate(1) from a pool of 4 blocks"):
+        check("allocate(1) from a pool of 4 blocks", pool.allocate(1), [0], _not_the_top)
+    check(
+        "reference_count(0) after allocate(1)",
+        pool.reference_count(0),
+        1,
+        "a block that is handed out has one user",
+    )
+    check("allocate(2) after allocate(1)", pool.allocate(2), [1, 2], _not_the_top)
+    check(
+        "the free blocks after allocate(1) and allocate(2) of 4",
+        pool.free_order(),
+        [3],
+        "a block that is handed out leaves the free stack",
+    )
+    check(
+        "num_in_use after allocate(1) and allocate(2)",
+        pool.num_in_use,
+        3,
+        "_num_in_use counts the blocks with a count of 1 or more",
+    )
+
+
+def test_none_is_a_number_too(exercise: ModuleType) -> None:
+    """Asking for no blocks is no error, and a negative number is."""
+    pool = exercise.BlockAllocator(2)
+    with trying(
+        "allocate(0)", "zero blocks are a normal request: a token that fits in the last block needs none"
+    ):
+        check("allocate(0)", pool.allocate(0), [], "zero blocks are a normal request")
+    check_raises(
+        "allocate(-1)", ValueError, lambda: pool.allocate(-1), "a negative number of blocks is a mistake"
+    )
+
+
+def test_all_or_nothing(exercise: ModuleType) -> None:
+    """An allocation that can't be met changes nothing."""
+    pool = exercise.BlockAllocator(3)
+    with trying("allocate(1) from a pool of 3 blocks"):
+        pool.allocate(1)
+    before = state(pool)
+    error = check_raises(
+        "allocate(3) with 2 free blocks",
+        OutOfBlocksError,
+        lambda: pool.allocate(3),
+        "a pool that is too full is a normal state: the caller waits for OutOfBlocksError to preempt someone",
+    )
+    why = "the blocks taken before the pool ran out were kept (a partial allocation): count first"
+    check("the free blocks and all counts after the refused allocate(3)", state(pool), before, why)
+    check("num_in_use after the refused allocate(3)", pool.num_in_use, 1, why)
+    check(
+        "`missing` of the error of allocate(3) with 2 free blocks",
+        error.missing,
+        1,
+        "OutOfBlocksError(requested, available): 3 asked, 2 free",
+    )
+    check(
+        "allocate(2) with 2 free blocks",
+        pool.allocate(2),
+        [1, 2],
+        "the last free block can be handed out too",
+    )
+
+
+def test_share_counts_users(exercise: ModuleType) -> None:
+    """A block goes back on the stack when the last of its users frees it, not before."""
+    pool = exercise.BlockAllocator(2)
+    with trying("share([0]) after allocate(1)"):
+        pool.allocate(1)
+        pool.share([0])
+    check(
+        "the count of block 0 after share([0])", pool.reference_count(0), 2, "share raises the count by one"
+    )
+    check(
+        "num_in_use after allocate(1) and share([0])",
+        pool.num_in_use,
+        1,
+        "a block with two users is still one block in use",
+    )
+    with trying("free([0]) with two users"):
+        unused = pool.free([0])
+    early = "the block was given up while another table still names it: free lowers the count by one, no more"
+    check("free([0]) with two users", unused, [], early)
+    check("the free blocks after free([0]) with two users", pool.free_order(), [1], early)
+    with trying("free([0]) by the last user"):
+        unused = pool.free([0])
+    late = "no user is left, so the block goes back on the stack: count, and give it back at zero"
+    check("free([0]) by the last user", unused, [0], late)
+    check("the free blocks after free([0]) by the last user", pool.free_order(), [0, 1], late)
+    check("num_in_use after free([0]) by the last user", pool.num_in_use, 0, "nobody uses a block any more")
+
+
+def test_a_free_block_cannot_be_shared(exercise: ModuleType) -> None:
+    """Sharing a block that nobody uses is an error that changes nothing."""
+    pool = exercise.BlockAllocator(3)
+    with trying("allocate(1) from a pool of 3 blocks"):
+        pool.allocate(1)
+    before = state(pool)
+    why = "block 1 is free: whoever allocates next would get a block that a table names already"
+    check_raises("share([0, 1]), where 1 is free", ValueError, lambda: pool.share([0, 1]), why)
+    why = "block 0 was counted before block 1 was looked at: check all blocks, then change all or nothing"
+    check("the free blocks and all counts after the refused share([0, 1])", state(pool), before, why)
+
+
+def test_freed_as_a_whole_taken_in_the_same_order(exercise: ModuleType) -> None:
+    """`free` gives back from the tail on: a table freed as a whole is taken again in the same order."""
+    pool = exercise.BlockAllocator(4)
+    with trying("free([0, 1, 2]) after allocate(3)"):
+        pool.allocate(3)
+        unused = pool.free([0, 1, 2])
+    why = "the last block goes on the stack first, so that the first one comes out on top: from the tail on"
+    check("free([0, 1, 2])", unused, [2, 1, 0], why)
+    check("the free blocks after allocate(3) and free([0, 1, 2]) of 4", pool.free_order(), [0, 1, 2, 3], why)
+
+
+def test_double_free(exercise: ModuleType) -> None:
+    """A block can be freed as often as it is used, and freeing it once more changes nothing."""
+    pool = exercise.BlockAllocator(3)
+    with trying("free([0]) after allocate(2)"):
+        pool.allocate(2)
+        pool.free([0])
+    before = state(pool)
+    twice = (
+        "a block freed twice would be on the stack twice, and two requests would write to it (double free)"
+    )
+    check_raises("free([0]) again", ValueError, lambda: pool.free([0]), twice)
+    check("the free blocks and all counts after free([0]) twice", state(pool), before, twice)
+    check_raises("free([1, 1]), where 1 has one user", ValueError, lambda: pool.free([1, 1]), twice)
+    partly = (
+        "block 1 was given up before the double free was noticed: check the whole list first, all or nothing"
+    )
+    check("the free blocks and all counts after the refused free([1, 1])", state(pool), before, partly)
+    check_raises("free([1, 0]), where 0 is free", ValueError, lambda: pool.free([1, 0]), twice)
+    check("the free blocks and all counts after the refused free([1, 0])", state(pool), before, partly)
+    check("num_in_use after two refused frees", pool.num_in_use, 1, partly)
+
+
+def test_one_call_may_free_several_uses(exercise: ModuleType) -> None:
+    """A block may be named as often in one call as its count says."""
+    pool = exercise.BlockAllocator(2)
+    with trying("free([0, 1, 0]) where block 0 has two users"):
+        pool.allocate(2)
+        pool.share([0])
+        unused = pool.free([0, 1, 0])
+    why = (
+        "block 0 has two users and is named twice: it falls to zero at the second time, and is returned once"
+    )
+    check("free([0, 1, 0]) where block 0 has two users", sorted(unused), [0, 1], why)
+    check("the free blocks after free([0, 1, 0])", sorted(pool.free_order()), [0, 1], why)
+
+
+def test_a_block_that_is_not_of_this_pool(exercise: ModuleType) -> None:
+    """A block that the pool doesn't have is refused, and nothing changes."""
+    pool = exercise.BlockAllocator(2)
+    with trying("allocate(1) from a pool of 2 blocks"):
+        pool.allocate(1)
+    before = state(pool)
+    why = "there are blocks 0 and 1 only, and Python reads -1 as the last one: `_checked` looks for that"
+    for block in (2, -2):
+        check_raises(f"free([0, {block}])", ValueError, lambda b=block: pool.free([0, b]), why)
+        check_raises(f"share([0, {block}])", ValueError, lambda b=block: pool.share([0, b]), why)
+        check(
+            f"the free blocks and all counts after a refused free and share of [0, {block}]",
+            state(pool),
+            before,
+            why,
+        )
+
+
+def test_a_long_life(exercise: ModuleType) -> None:
+    """Whatever happens, free and used blocks add up, and no block is handed out twice."""
+    pool = exercise.BlockAllocator(8)
+    tables: list[list[int]] = []
+    with trying("60 rounds of allocate, share and free in a pool of 8 blocks"):
+        for turn in range(60):
+            if turn % 3 == 2 and tables:
+                pool.free(tables.pop(turn % len(tables)))
+            elif turn % 3 == 1 and tables:
+                pool.share(tables[0])
+                tables.append(list(tables[0]))
+            elif pool.num_free >= 1 + turn % 2:
+                tables.append(pool.allocate(1 + turn % 2))
+            named = [sum(table.count(block) for table in tables) for block in range(8)]
+            why = "a block's count is the number of table entries that name it"
+            check(f"all counts after round {turn}", state(pool)[1], named, why)
+            free = [block for block in range(8) if not named[block]]
+            why = "a block is on the stack exactly when no table names it, and once"
+            check(f"the free blocks after round {turn}", sorted(pool.free_order()), free, why)
+
+
+def _not_the_top(got: Any) -> str:
+    if got and isinstance(got, list) and max(got) > 2:
+        return "the top of the stack is the end of the list `_free`: that is what list.pop() takes"
+    return "allocate returns a list of the ids it took, in the order in which the stack gave them"

@@ -1,0 +1,1 @@
+"""The lessons: one folder each, graded by `pytest lessons/`."""

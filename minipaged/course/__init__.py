@@ -1,0 +1,1 @@
+"""The machinery behind `pytest lessons/`: the manifest, exercises made from their answer keys, the report."""

@@ -1,0 +1,122 @@
+"""How the lessons' tests say what went wrong: what was tried, what was expected, what came, and why.
+
+A test goes from the smallest input to larger ones and stops at the first wrong answer, so that is the one a
+learner sees. `why` names the misconception that gives such an answer; it may be a function of what came.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+Why = str | Callable[[Any], str]
+
+_attempts: list[tuple[str, str]] = []  # what is being tried, innermost last
+
+
+class WrongAnswerError(AssertionError):
+    """A lesson's check failed; the report shows its parts."""
+
+    def __init__(self, tried: str, expected: str, got: str, why: str) -> None:
+        self.tried = tried
+        self.expected = expected
+        self.got = got
+        self.why = why
+        super().__init__(f"{tried}: expected {expected}, got {got}. {why}")
+
+
+def check(tried: str, got: Any, expected: Any, why: Why) -> None:
+    """Raise WrongAnswerError unless `got` equals `expected`."""
+    if not (type(got) is type(expected) or _both_numbers(got, expected)) or got != expected:
+        raise WrongAnswerError(tried, show(expected), show(got), _reason(why, got))
+
+
+def check_true(tried: str, holds: Any, expected: str, got: str, why: Why) -> None:
+    """Raise WrongAnswerError unless `holds`; `expected` and `got` say it in words."""
+    if not holds:
+        raise WrongAnswerError(tried, expected, got, _reason(why, got))
+
+
+def check_close(tried: str, got: Any, expected: Any, why: Why, tolerance: float = 1e-9) -> None:
+    """Raise WrongAnswerError unless `got`, a number or nested sequences of them, is near `expected`.
+
+    NaN is near nothing. The tolerance is absolute, and relative to numbers above 1.
+    """
+    if not _is_close(got, expected, tolerance):
+        raise WrongAnswerError(tried, show(expected), show(got), _reason(why, got))
+
+
+def check_raises(tried: str, error: type[BaseException], call: Callable[[], Any], why: Why) -> BaseException:
+    """Call, and raise WrongAnswerError unless that raises `error`, which is returned."""
+    expected = f"{error.__name__} raised"
+    try:
+        got = call()
+    except error as raised:
+        if isinstance(raised, NotImplementedError) and error is not NotImplementedError:
+            raise
+        return raised
+    except NotImplementedError:
+        raise
+    except Exception as other:
+        raise WrongAnswerError(tried, expected, describe(other), _reason(why, other)) from other
+    raise WrongAnswerError(tried, expected, f"no error, but {show(got)}", _reason(why, got))
+
+
+@contextmanager
+def trying(tried: str, why: str = "") -> Iterator[None]:
+    """Say what is being tried, for the report, should the learner's code raise something in here."""
+    _attempts.append((tried, why))
+    yield
+    _attempts.pop()  # left in place by an exception: the report reads it
+
+
+def last_attempt() -> tuple[str, str]:
+    """What was being tried last, and why an exception may come there; and forget it."""
+    attempt = _attempts[-1] if _attempts else ("", "")
+    _attempts.clear()
+    return attempt
+
+
+def describe(error: BaseException) -> str:
+    """An exception in one line."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def show(value: Any) -> str:
+    """A value as the report prints it: floats rounded, long ones cut."""
+    text = _rounded(value)
+    return text if len(text) <= 300 else f"{text[:280]} ... ({len(text)} characters)"
+
+
+def _rounded(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, list | tuple) and type(value) in (list, tuple):
+        inside = ", ".join(map(_rounded, value))
+        comma = "," if isinstance(value, tuple) and len(value) == 1 else ""
+        return f"[{inside}]" if isinstance(value, list) else f"({inside}{comma})"
+    return repr(value)
+
+
+def _both_numbers(got: Any, expected: Any) -> bool:
+    return all(isinstance(x, int | float) and not isinstance(x, bool) for x in (got, expected))
+
+
+def _is_close(got: Any, expected: Any, tolerance: float) -> bool:
+    if isinstance(expected, int | float):
+        if not isinstance(got, int | float) or math.isnan(got):
+            return False
+        return math.isclose(got, expected, rel_tol=tolerance, abs_tol=tolerance)
+    try:
+        return len(got) == len(expected) and all(
+            _is_close(g, e, tolerance) for g, e in zip(got, expected, strict=True)
+        )
+    except TypeError:
+        return False
+
+
+def _reason(why: Why, got: Any) -> str:
+    return why if isinstance(why, str) else why(got)

@@ -1,0 +1,109 @@
+"""What the course consists of: lessons/manifest.toml, the one place for order, titles, hints and answer keys.
+
+The answer key of a lesson is a module of this package. The manifest says which of its functions a learner
+writes (`write`), and which stand in the exercise as they are (`given`); exercise.py is made from that.
+Page: docs/lessons.md.
+"""
+
+from __future__ import annotations
+
+import importlib
+import tomllib
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from types import ModuleType
+
+from ..errors import InvalidRequestError
+
+MANIFEST = "manifest.toml"
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """One lesson, as the manifest describes it; `root` is the folder that holds all of them."""
+
+    root: Path
+    folder: str  # such as 03_allocator
+    title: str
+    concept: str  # one line: what is learnt
+    minutes: int
+    runs_on: str  # "CPU", or "interpreted here, compiled on a GPU"
+    key: str  # the module that answers it
+    write: list[str]  # its functions and methods that the learner writes
+    page: str
+    hints: list[str]  # from a nudge to nearly the answer
+    learnt: str  # what to take home, said after a pass
+    vllm: str  # what the real vLLM does differently
+    needs: list[str] = field(default_factory=list)  # folders of the lessons to be done before
+    given: list[str] = field(default_factory=list)  # what the exercise holds as it is
+    leave_out: list[str] = field(default_factory=list)  # methods of its classes that play no part
+    drop_words: list[str] = field(default_factory=list)  # sentences of docstrings that hold one are left out
+    drop_parameters: dict[str, list[str]] = field(default_factory=dict)  # by function: options not taught
+    time_limit: int = 20  # seconds a test may take: a loop that never ends is told, not waited for
+
+    @property
+    def number(self) -> int:
+        """Its place in the course, which the folder's name begins with."""
+        return int(self.folder.partition("_")[0])
+
+    @property
+    def name(self) -> str:
+        """The folder's name without its number, such as allocator."""
+        return self.folder.partition("_")[2]
+
+    @property
+    def path(self) -> Path:
+        """The lesson's folder."""
+        return self.root / self.folder
+
+    @property
+    def exercise_path(self) -> Path:
+        """The file that the learner writes."""
+        return self.path / "exercise.py"
+
+    def answer(self) -> ModuleType:
+        """The module that is the answer key."""
+        return importlib.import_module(self.key)
+
+
+class Course:
+    """The lessons under `root`, in order."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    @cached_property
+    def lessons(self) -> list[Lesson]:
+        """All lessons of the manifest, in its order."""
+        entries = tomllib.loads((self.root / MANIFEST).read_text(encoding="utf-8"))["lesson"]
+        return [Lesson(root=self.root, **entry) for entry in entries]
+
+    def find(self, name: str) -> Lesson:
+        """A lesson by its number, its folder or its name. Raises InvalidRequestError for no such lesson."""
+        for lesson in self.lessons:
+            if name.strip("/").lstrip("0") == str(lesson.number) or name in (lesson.folder, lesson.name):
+                return lesson
+        raise InvalidRequestError(
+            f"no lesson {name!r}: there are 1 to {len(self.lessons)}, such as 3 or allocator"
+        )
+
+
+def find_course(start: Path | None = None) -> Course:
+    """The course in the working directory or around it, else the one beside this package.
+
+    Looks for lessons/manifest.toml or manifest.toml in `start` (the working directory) and in what holds it.
+    """
+    start = (start or Path.cwd()).resolve()
+    for folder in (start, *start.parents):
+        for root in (folder, folder / "lessons"):
+            if (root / MANIFEST).is_file() and (root / "pytest.ini").is_file():
+                return Course(root)
+    return Course(shipped_lessons())
+
+
+def shipped_lessons() -> Path:
+    """The folder of lessons that came with this package: the repository's, or the wheel's."""
+    from .. import lessons
+
+    return Path(next(iter(lessons.__path__)))

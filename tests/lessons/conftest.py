@@ -1,0 +1,28 @@
+"""Runs the lessons' own pytest, in this process, on an exercise, an answer key or a wrong solution."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def run_lessons() -> Callable[..., tuple[int, str]]:
+    """A function that runs `pytest ARGUMENTS`: the exit code, and what was printed."""
+    return _run
+
+
+def _run(*arguments: str | Path) -> tuple[int, str]:
+    printed = io.StringIO()
+    before = dict(os.environ)
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+        plugins = ["-p", "no:cacheprovider", "-p", "no:benchmark", "-p", "no:xdist"]
+        code = pytest.main([*map(str, arguments), *plugins])
+    os.environ.clear()
+    os.environ.update(before)
+    return int(code), printed.getvalue()

@@ -1,0 +1,78 @@
+"""Each exercise is what its answer key makes of it, fails unsolved, and passes when solved."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from minipaged.course.exercise import exercise_source
+from minipaged.course.manifest import Course, Lesson
+
+Run = Callable[..., tuple[int, str]]
+COURSE = Course(Path(__file__).parents[2] / "lessons")
+WRONG = sorted(Path(__file__).parent.glob("wrong/*/*.py"))
+each_lesson = pytest.mark.parametrize("lesson", COURSE.lessons, ids=lambda lesson: lesson.folder)
+
+
+@each_lesson
+def test_the_exercise_is_its_answer_key_with_the_bodies_taken_out(lesson: Lesson) -> None:
+    want = exercise_source(lesson)
+    assert lesson.exercise_path.read_text() == want, f"run: minipaged lessons reset {lesson.number}"
+
+
+@each_lesson
+def test_unsolved_it_is_reported_as_not_started_and_nothing_passes(run_lessons: Run, lesson: Lesson) -> None:
+    code, printed = run_lessons(lesson.path)
+    assert code == 1
+    assert f"Next: lesson {lesson.number}, {lesson.title}. It is not started." in printed
+    assert f"exercise.py:{first_stub(lesson)}" in printed
+    assert f"minipaged lessons hint {lesson.number}" in printed
+    assert "Traceback" not in printed and "Error" not in printed
+    code, printed = run_lessons(lesson.path, "-v")
+    assert "PASSED" not in printed and "ERROR" not in printed
+
+
+def first_stub(lesson: Lesson) -> int:
+    lines = lesson.exercise_path.read_text().splitlines()
+    return next(i for i, line in enumerate(lines, 1) if line.strip() == "raise NotImplementedError")
+
+
+@each_lesson
+def test_the_answer_key_passes(run_lessons: Run, lesson: Lesson) -> None:
+    code, printed = run_lessons(lesson.path, "--solutions")
+    assert code == 0, printed
+
+
+@pytest.mark.parametrize("path", WRONG, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_a_wrong_solution_is_caught_by_words_that_name_its_misconception(
+    run_lessons: Run, path: Path
+) -> None:
+    """A wrong solution's docstring says what is believed, and after "Words:" what the report must say."""
+    lesson = COURSE.find(path.parent.name)
+    code, printed = run_lessons(lesson.path, f"--submission={path}")
+    assert code == 1, printed
+    said = " ".join(printed.split()).lower()
+    assert "is not written yet" not in said and "not started" not in said
+    _, words = path.read_text().split('"""')[1].split("Words:")
+    for word in words.split(","):
+        assert " ".join(word.split()).lower() in said, printed
+
+
+@each_lesson
+def test_at_least_five_wrong_solutions_are_tried(lesson: Lesson) -> None:
+    assert sum(path.parent.name == lesson.folder for path in WRONG) >= 5
+
+
+@each_lesson
+def test_a_lesson_has_what_a_lesson_needs(lesson: Lesson) -> None:
+    assert len(lesson.hints) == 3 and lesson.learnt and lesson.vllm
+    readme = (lesson.path / "README.md").read_text()
+    for heading in ("## Goal", "## The idea", "## What to write", "## What the tests check", "## In vLLM"):
+        assert heading in readme, heading
+    assert f"about {lesson.minutes} minutes" in readme and lesson.runs_on in readme
+    folders = [each.folder for each in COURSE.lessons[: lesson.number - 1]]
+    assert set(lesson.needs) <= set(folders)
+    assert re.fullmatch(r"\d\d_[a-z_]+", lesson.folder) and int(lesson.folder[:2]) == lesson.number
