@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import threading
+from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -20,6 +22,8 @@ from minipaged.errors import (
     InvalidRequestError,
     MinipagedError,
 )
+from minipaged.reference.prefix_cache import PrefixChain
+from minipaged.sampler import uniform
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8)
 
@@ -166,6 +170,10 @@ def test_eos_as_the_last_allowed_token_is_a_stop(make: Callable[..., LLM]) -> No
     stop = SamplingParams(temperature=0, max_tokens=first + 1, stop_token_ids=[plain[3]])
     output = llm.generate([[5, 6, 7]], stop, use_tqdm=False)[0].outputs[0]
     assert (output.token_ids, output.finish_reason) == (plain[: first + 1], "stop")
+    llm.engine._decoder.eos_token_ids = frozenset([1, plain[3]])
+    last = SamplingParams(temperature=0, max_tokens=first + 1)
+    output = llm.generate([[5, 6, 7]], last, use_tqdm=False)[0].outputs[0]
+    assert (output.token_ids, output.finish_reason) == (plain[: first + 1], "stop")
 
 
 def test_a_stop_string_ends_the_text_before_it(talker: LLM) -> None:
@@ -190,6 +198,18 @@ def test_streamed_text_only_ever_grows_and_never_shows_a_stop_string(talker: LLM
         seen += [output.outputs[0].text for output in talker.engine.step()]
     assert all(later.startswith(earlier) for earlier, later in pairwise(seen))
     assert seen[-1] == free.text[: free.text.index(stop)]
+
+
+def test_text_that_is_cut_off_anywhere_is_all_there(talker: LLM) -> None:
+    """Random tokens are random bytes: many an output ends inside a character."""
+    cut_inside = 0
+    for seed in range(4):
+        for count in range(1, 7):
+            params = SamplingParams(max_tokens=count, seed=seed, ignore_eos=True)
+            output = talker.generate("hello", params, use_tqdm=False)[0].outputs[0]
+            assert output.text == talker.tokenizer.decode(output.token_ids, skip_special_tokens=True)
+            cut_inside += output.text.endswith("\ufffd")
+    assert cut_inside > 3
 
 
 def test_chat_uses_the_models_template(talker: LLM) -> None:
@@ -238,6 +258,132 @@ def test_abort_in_any_state(make: Callable[..., LLM]) -> None:
     assert len(ended["running"][1].token_ids) == 8
     engine.abort_request("kept")
     assert engine.step() == []
+
+
+def test_an_abort_in_the_middle_of_the_step_that_ends_the_request_anyway(make: Callable[..., LLM]) -> None:
+    """It comes too late to count, as does the old result for whoever uses the id again at once."""
+    engine = make().engine
+    one, many = SamplingParams(temperature=0, max_tokens=1), SamplingParams(temperature=0, max_tokens=5)
+
+    def interfere(step: Any) -> None:
+        engine.observers.clear()
+        engine.abort_request("r")
+        engine.add_request("r", [9, 8], many)
+
+    engine.observers.append(interfere)
+    engine.add_request("r", [5, 6, 7], one)
+    (late,) = engine.step()
+    assert (late.prompt_token_ids, late.outputs[0].finish_reason) == ([5, 6, 7], "length")
+    with pytest.raises(InvalidRequestError, match="'r' is in use"):
+        engine.add_request("r", [5], one)
+    ended = []
+    while engine.has_unfinished_requests():
+        ended += [output for output in engine.step() if output.finished]
+    assert [(o.prompt_token_ids, o.outputs[0].finish_reason) for o in ended] == [([9, 8], "length")]
+    assert len(ended[0].outputs[0].token_ids) == 5
+
+
+def test_an_abort_in_the_middle_of_a_step_takes_effect_in_the_next(make: Callable[..., LLM]) -> None:
+    engine = make().engine
+    engine.add_request("r", [5, 6, 7], GREEDY)
+    engine.step()
+    engine.observers.append(lambda step: engine.abort_request("r"))
+    (output,) = engine.step()
+    assert (output.finished, len(output.outputs[0].token_ids)) == (False, 2)
+    (output,) = engine.step()
+    assert (output.outputs[0].finish_reason, len(output.outputs[0].token_ids)) == ("abort", 2)
+    assert not engine.has_unfinished_requests() and engine.blocks.allocator.num_in_use == 0
+
+
+def test_abort_of_a_request_that_waits_to_be_computed_again(make: Callable[..., LLM]) -> None:
+    engine = make(num_blocks=5, enable_prefix_caching=False).engine
+    long = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
+    for name in "ab":
+        engine.add_request(name, [5, 6, 7, 8, 9, 10, 11, 12], long)
+    engine.step()
+    engine.step()
+    (preempted,) = engine.scheduler.waiting
+    assert (preempted.request_id, preempted.num_preemptions) == ("b", 1)
+    engine.abort_request("b")
+    engine.add_request("b", [9, 8], long)
+    ended = []
+    while engine.has_unfinished_requests():
+        ended += [output for output in engine.step() if output.finished]
+        engine.check()
+    assert [(o.request_id, o.outputs[0].finish_reason, len(o.outputs[0].token_ids)) for o in ended] == [
+        ("b", "abort", 1),
+        ("a", "length", 6),
+        ("b", "length", 6),
+    ]
+
+
+def test_a_victim_is_not_started_again_in_the_step_that_stopped_it(make: Callable[..., LLM]) -> None:
+    """Equal samples need fewer blocks when they start again: there would be room at once."""
+    engine = make(num_blocks=11, enable_prefix_caching=False).engine
+    victims = []
+
+    def watch(step: Any) -> None:
+        victims.extend(step.preempted)
+        assert not {row.request for row in step.rows} & set(step.preempted)
+
+    engine.observers.append(watch)
+    engine.add_request("a", [5] * 6, SamplingParams(temperature=0, max_tokens=20, ignore_eos=True))
+    engine.add_request("b", [9, 8, 7, 6], SamplingParams(n=3, temperature=0, max_tokens=12, ignore_eos=True))
+    ended = {}
+    while engine.has_unfinished_requests():
+        for output in engine.step():
+            ended[output.request_id] = [len(sample.token_ids) for sample in output.outputs]
+    assert [victim.request_id for victim in victims] == ["b"]
+    assert ended == {"a": [20], "b": [12] * 3}
+
+
+def test_two_hundred_requests_come_and_go_and_leave_nothing(
+    make: Callable[..., LLM], prompts: list[list[int]], hf_greedy: Callable[..., list[list[int]]]
+) -> None:
+    """A fourth is aborted, in every state, and six ids are used over and over, each as soon as it is free."""
+    space = 12 * 4 * 512  # bytes of 12 blocks: K and V, 2 layers, 2 KV heads of 8, float64
+    llm = make(
+        num_blocks=16, max_num_batched_tokens=24, max_num_seqs=6, preemption_mode="swap", swap_space=space
+    )
+    engine, choose = llm.engine, random.Random(3)
+    short = prompts[:8]
+    expected = hf_greedy("llama", short, 12)
+    asked: dict[str, int] = {}  # which prompt an id stands for now
+    num_added, aborted, num_checked, num_steps = 0, Counter[str](), 0, 0
+    while num_added < 200 or engine.has_unfinished_requests():
+        for name in "abcdef":
+            if num_added < 200 and name not in asked:
+                asked[name] = choose.randrange(len(short))
+                params = SamplingParams(temperature=0, max_tokens=choose.randint(1, 12))
+                engine.add_request(name, short[asked[name]], params)
+                num_added += 1
+        num_steps += 1
+        assert num_steps < 2000, "it never ends"
+        for output in engine.step():
+            tokens, reason = output.outputs[0].token_ids, output.outputs[0].finish_reason
+            if reason == "abort":
+                continue
+            assert output.prompt_token_ids == short[asked[output.request_id]], "a late result"
+            assert tokens == expected[asked[output.request_id]][: len(tokens)]
+            if output.finished:
+                num_checked += 1
+                del asked[output.request_id]
+        states = {"running": engine.scheduler.running, "swapped": engine.scheduler.swapped}
+        waiting = {"preempted": [], "waiting": []}
+        for request in engine.scheduler.waiting:
+            waiting["preempted" if request.num_preemptions else "waiting"].append(request)
+        for state, requests in (states | waiting).items():
+            for request in [*requests]:
+                if choose.random() < 0.05 and request.request_id in asked:
+                    engine.abort_request(request.request_id)
+                    engine.abort_request(request.request_id)
+                    del asked[request.request_id]
+                    aborted[state] += 1
+        engine.check()
+    assert num_checked + aborted.total() == 200
+    assert min(aborted[state] for state in ("running", "swapped", "waiting")) > 0, aborted
+    assert engine.blocks.host_allocator is not None
+    assert (engine.blocks.allocator.num_in_use, engine.blocks.host_allocator.num_in_use) == (0, 0)
 
 
 def test_requests_from_another_thread(make: Callable[..., LLM]) -> None:
@@ -350,6 +496,72 @@ def test_seeded_tokens_depend_on_nothing_the_scheduler_does(make: Callable[..., 
     assert tokens(make(), prompt, SamplingParams(temperature=1.5, max_tokens=12, seed=12)) != alone
 
 
+def test_a_seeded_request_preempted_between_its_chunks_finds_its_blocks_and_draws_the_same(
+    make: Callable[..., LLM],
+) -> None:
+    seeded = SamplingParams(temperature=1.5, max_tokens=9, seed=11, ignore_eos=True)
+    prompt = [50, 51, 52, 53, 54, 55, 56, 57, 58, 59]
+    alone = tokens(make(), prompt, seeded)
+    llm = make(num_blocks=7, max_num_batched_tokens=4, max_num_seqs=4)
+    rows: list[tuple[int, int]] = []
+    preempted_at: list[int] = []
+
+    def watch(step: Any) -> None:
+        preempted_at.extend(len(rows) for request in step.preempted if request.prompt_token_ids == prompt)
+        rows.extend((row.start, row.stop) for row in step.rows if row.request.prompt_token_ids == prompt)
+
+    llm.engine.observers.append(watch)
+    params = [SamplingParams(temperature=0, max_tokens=n, ignore_eos=True) for n in (6, 4)]
+    outputs = llm.generate([[5, 6, 7, 8], [9, 8, 7, 6], prompt], [*params, seeded], use_tqdm=False)
+    assert preempted_at == [3]
+    assert rows == [(0, 2), (2, 4), (4, 6), (4, 8), (8, 10), *((i, i + 1) for i in range(10, 18))]
+    assert outputs[2].outputs[0].token_ids == alone
+
+
+def test_a_draw_is_that_of_the_models_distribution_at_the_number_of_its_seed_and_position(
+    make: Callable[..., LLM], tiny_model: Callable[[str], Path]
+) -> None:
+    """So no two tokens of a request are drawn with one number, and none skips a number."""
+    model = AutoModelForCausalLM.from_pretrained(tiny_model("llama"), dtype=torch.float64).eval()
+    params = SamplingParams(n=2, temperature=2.0, max_tokens=15, seed=3, ignore_eos=True)
+    (output,) = make().generate([[5, 6, 7]], params, use_tqdm=False)
+    for sample in output.outputs:
+        with torch.no_grad():
+            logits = model(torch.tensor([[5, 6, 7, *sample.token_ids]])).logits[0, 2:-1]
+        cumulative = (logits / 2.0).softmax(-1).cumsum(-1)
+        numbers = [uniform(3 + sample.index, position) for position in range(3, 18)]
+        expected = torch.searchsorted(cumulative, torch.tensor(numbers).double().unsqueeze(1), right=True)
+        assert sample.token_ids == expected.flatten().tolist()
+    assert output.outputs[0].token_ids != output.outputs[1].token_ids
+
+
+def test_logits_are_equal_to_the_bit_whatever_neighbours_of_the_same_shape_say(
+    make: Callable[..., LLM], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompt = [5, 6, 7, 8, 9, 10]
+    long = SamplingParams(temperature=0, max_tokens=10, ignore_eos=True)
+
+    def logits(neighbours: list[list[int]], **params: Any) -> list[torch.Tensor]:
+        llm = make(enable_prefix_caching=False)
+        execute, seen = llm.engine.runner.execute, []
+
+        def record(step: Any) -> torch.Tensor:
+            result = execute(step)
+            place = [row.request.prompt_token_ids for row in step.rows].index(prompt)
+            seen.append(result[place].clone())
+            return result
+
+        monkeypatch.setattr(llm.engine.runner, "execute", record)
+        other = SamplingParams(max_tokens=10, ignore_eos=True, **params)
+        llm.generate([neighbours[0], prompt, neighbours[1]], [other, long, other], use_tqdm=False)
+        return seen
+
+    first = logits([[20] * 9, [21] * 3], temperature=0)
+    second = logits([[90, 91, 92] * 3, [80, 81, 82]], seed=5, temperature=3.0)
+    assert len(first) == 10
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
 def test_unseeded_requests_differ_from_each_other_and_follow_the_engines_seed(
     make: Callable[..., LLM],
 ) -> None:
@@ -393,6 +605,30 @@ def test_salts_keep_prompts_apart(make: Callable[..., LLM]) -> None:
     assert hits == [0, 0, 0, 12, 12]
 
 
+def test_a_hash_that_says_nothing_serves_nobody_anothers_blocks(
+    make: Callable[..., LLM], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[A B], then [C B], then the same under other salts: every digest is equal, and the tokens decide."""
+    a, b, c = [5, 6, 7, 8], [9, 10, 11, 12], [25, 26, 27, 28]
+    cold = [tokens(make(), [*first, *b, 13]) for first in (a, c)]
+    llm = make()
+    monkeypatch.setattr(
+        llm.engine.blocks, "new_chain", lambda ids, salt: PrefixChain(ids, 4, salt, lambda *_: 0)
+    )
+    for first, salt, cached in [
+        (a, None, 0),
+        (c, None, 0),
+        (a, "x", 0),
+        (a, "y", 0),
+        (a, None, 4),  # the first block was there first, and keeps the digest
+        (c, None, 0),
+    ]:
+        params = SamplingParams(temperature=0, max_tokens=8, cache_salt=salt)
+        output = llm.generate([[*first, *b, 13]], params, use_tqdm=False)[0]
+        assert output.num_cached_tokens == cached
+        assert output.outputs[0].token_ids == cold[first is c]
+
+
 def test_a_whole_prompt_hit_still_computes_one_token(make: Callable[..., LLM]) -> None:
     for length, cached in ((12, 8), (13, 12), (14, 12), (17, 16)):
         llm = make()
@@ -413,20 +649,34 @@ def test_a_recycled_block_is_no_longer_found(make: Callable[..., LLM]) -> None:
     assert runs[2].outputs[0].token_ids == runs[0].outputs[0].token_ids
 
 
-def test_twins_in_one_step_and_one_aborted(make: Callable[..., LLM]) -> None:
+def test_the_tail_of_a_prompt_is_evicted_before_its_head(make: Callable[..., LLM]) -> None:
+    """Three blocks: P fills them, Q needs one of them, and the first two of P are still there."""
+    llm = make(num_blocks=3)
+    one = SamplingParams(temperature=0, max_tokens=1)
+    p, q = list(range(5, 17)), [25, 26, 27]
+    runs = [llm.generate([prompt], one, use_tqdm=False)[0] for prompt in (p, q, p)]
+    assert [run.num_cached_tokens for run in runs] == [0, 0, 8]
+    assert runs[2].outputs[0].token_ids == runs[0].outputs[0].token_ids
+
+
+@pytest.mark.parametrize(("aborted", "survivor"), ["ab", "ba"])
+def test_twins_in_one_step_and_one_aborted(make: Callable[..., LLM], aborted: str, survivor: str) -> None:
     expected = tokens(make(), [5, 6, 7, 8, 9, 10, 11, 12, 13])
-    engine = make(num_blocks=9).engine
+    llm = make(num_blocks=9)
+    engine = llm.engine
     for name in ("a", "b"):
         engine.add_request(name, [5, 6, 7, 8, 9, 10, 11, 12, 13], GREEDY)
     engine.step()
     engine.step()
-    engine.abort_request("a")
+    engine.abort_request(aborted)
     engine.add_request("filler", [50] * 15, GREEDY)
     done = {}
     while engine.has_unfinished_requests():
         done |= {output.request_id: output.outputs[0].token_ids for output in engine.step()}
         engine.check()
-    assert done["b"] == expected
+    assert done[survivor] == expected
+    assert len(done[aborted]) == 2 and len(done["filler"]) == 8
+    assert llm.stats().peak_used_blocks == 9
 
 
 def test_stats_add_up(make: Callable[..., LLM]) -> None:

@@ -22,7 +22,10 @@ class World:
 
     def __init__(self, num_blocks: int, block_size: int, **limits: Any) -> None:
         caching = limits.pop("enable_prefix_caching", False)
-        self.blocks = BlockManager(num_blocks, block_size, enable_prefix_caching=caching)
+        host = limits.pop("num_host_blocks", 0)
+        self.blocks = BlockManager(
+            num_blocks, block_size, num_host_blocks=host, enable_prefix_caching=caching
+        )
         limits = {"max_num_seqs": 64, "max_num_batched_tokens": 2048} | limits
         self.scheduler = Scheduler(self.blocks, **limits)
         self.finished: list[str] = []
@@ -48,6 +51,7 @@ class World:
         for row in step.rows:
             sequence = row.request.sequences[0]
             sampled = row.is_last_chunk
+            assert sequence.num_computed_tokens == row.start < row.stop <= sequence.num_tokens
             self.blocks.publish(sequence, row.stop)
             if sampled:
                 sequence.token_ids.append(7)
@@ -59,14 +63,15 @@ class World:
 
     def check(self) -> None:
         scheduler = self.scheduler
-        assert not set(map(id, scheduler.running)) & set(map(id, scheduler.waiting))
+        queued = [*scheduler.running, *scheduler.swapped, *scheduler.waiting]
+        assert len(set(map(id, queued))) == len(queued)
         self.blocks.check([request.sequences[0] for request in scheduler.requests()])
         for request in scheduler.running:
             assert request.sequences[0].table.num_empty_slots < self.blocks.block_size
 
     def run(self, limit: int = 500) -> list[Schedule]:
         steps = []
-        while self.scheduler.running or self.scheduler.waiting:
+        while any(self.scheduler.requests()):
             steps.append(self.step())
             assert len(steps) < limit, "no progress"
         assert self.blocks.num_available == self.blocks.num_blocks
@@ -102,20 +107,104 @@ def test_rows_of_one_token_stand_before_all_others_even_when_just_admitted() -> 
     assert names(world.step()) == [("B", 0, 1), ("A", 0, 5)]
 
 
-def test_the_youngest_is_preempted_once_and_comes_back_before_newcomers() -> None:
-    world = World(5, 4)
+@pytest.mark.parametrize("d_comes_early", [True, False])
+@pytest.mark.parametrize("num_host_blocks", [0, 2])
+def test_the_youngest_is_preempted_once_and_comes_back_before_newcomers(
+    num_host_blocks: int, d_comes_early: bool
+) -> None:
+    world = World(5, 4, num_host_blocks=num_host_blocks)
     a, b = world.add("A", 8), world.add("B", 8)
-    world.step()
-    step = world.step()  # A takes the fifth block, B finds none
-    assert [r.request_id for r in step.preempted] == ["B"]
-    assert names(step) == [("A", 8, 9)]
-    world.add("D", 4)
-    steps = world.run()
-    assert all(step.rows for step in steps)
+    if d_comes_early:
+        world.add("D", 4)  # and waits: one block is left to those that run
+    steps = [world.step()]
+    steps.append(world.step())  # A takes the fifth block, B finds none
+    assert [r.request_id for r in steps[1].preempted] == ["B"]
+    assert names(steps[1]) == [("A", 8, 9)]
+    assert (world.scheduler.swapped if num_host_blocks else world.scheduler.waiting)[0] is b
+    if not d_comes_early:
+        world.add("D", 4)
+    steps += world.run()
+    assert all(any(row.is_last_chunk for row in step.rows) for step in steps), "a step without a token"
     assert (a.num_preemptions, b.num_preemptions) == (0, 1)
     assert world.order_of_admission == ["A", "B", "B", "D"]
     assert world.finished == ["A", "B", "D"]
     assert b.sequences[0].num_output_tokens == 4
+
+
+@pytest.mark.parametrize("num_host_blocks", [0, 9])
+def test_several_that_were_preempted_come_back_in_order_of_arrival(num_host_blocks: int) -> None:
+    """C gives way to B's third block, and then B to A's fourth."""
+    world = World(7, 4, num_host_blocks=num_host_blocks)
+    requests = [world.add(name, 8, max_tokens=6) for name in "ABC"]
+    world.run()
+    assert [request.num_preemptions for request in requests] == [0, 1, 1]
+    assert world.order_of_admission == ["A", "B", "C", "B", "C"]
+    assert world.finished == ["A", "B", "C"]
+
+
+def test_a_prompt_preempted_between_its_chunks_hits_its_own_blocks_and_is_sampled_once() -> None:
+    world = World(7, 4, max_num_batched_tokens=4, enable_prefix_caching=True)
+    world.add("A", 4, max_tokens=6)
+    world.add("B", 4, max_tokens=4, first=30)
+    c = world.add("C", 10, max_tokens=1, first=50)
+    steps = world.run()
+    assert [names(step) for step in steps] == [
+        [("A", 0, 4)],
+        [("A", 4, 5), ("B", 0, 3)],
+        [("A", 5, 6), ("B", 3, 4), ("C", 0, 2)],
+        [("A", 6, 7), ("B", 4, 5), ("C", 2, 4)],  # all 7 blocks are in use now
+        [("A", 7, 8), ("B", 5, 6), ("C", 4, 6)],
+        [("A", 8, 9), ("B", 6, 7)],  # A takes a block of C's, and not the one that is cached
+        [("C", 4, 8)],
+        [("C", 8, 10)],
+    ]
+    assert c.num_preemptions == 1
+    of_c = [row.is_last_chunk for step in steps for row in step.rows if row.request is c]
+    assert of_c == [False, False, False, False, True]
+    assert c.num_cached_tokens == 0  # as counted when it was first admitted
+
+
+def test_tokens_found_in_the_cache_take_nothing_from_the_budget() -> None:
+    world = World(20, 4, max_num_batched_tokens=4, enable_prefix_caching=True)
+    world.add("A", 10, max_tokens=1)
+    world.run()
+    again = world.add("B", 10, max_tokens=1)
+    world.add("C", 3, max_tokens=1, first=90)
+    assert names(world.step()) == [("B", 8, 10), ("C", 0, 2)]
+    assert again.num_cached_tokens == 8
+
+
+def test_a_victim_larger_than_the_host_pool_is_computed_again_as_a_whole() -> None:
+    world = World(5, 4, num_host_blocks=1)
+    world.add("A", 8)
+    b = world.add("B", 8)
+    steps = [world.step(), world.step()]
+    assert steps[1].preempted == [b] and list(world.scheduler.waiting) == [b]
+    assert (len(b.sequences[0].table), b.sequences[0].num_computed_tokens) == (0, 0)
+    steps += world.run()
+    assert not any(step.moves for step in steps)
+    assert [name for step in steps for name in names(step) if name[0] == "B"][:2] == [
+        ("B", 0, 8),
+        ("B", 0, 9),
+    ]
+    assert world.blocks.host_allocator is not None and world.blocks.host_allocator.num_free == 1
+
+
+def test_what_is_swapped_out_stays_until_its_next_token_has_room_too() -> None:
+    """B holds 8 tokens and has a ninth to place. Beside A, which holds 3 of 5 blocks, 2 are free."""
+    world = World(5, 4, num_host_blocks=2)
+    world.add("A", 8, max_tokens=3)
+    b = world.add("B", 8, max_tokens=2)
+    world.step()
+    assert world.step().moves == [("out", 2, 0, b), ("out", 3, 1, b)]
+    assert world.blocks.num_available == 2
+    waits = world.step()
+    assert (names(waits), waits.moves, list(world.scheduler.swapped)) == ([("A", 9, 10)], [], [b])
+    assert world.finished == ["A"]
+    resumes = world.step()
+    assert names(resumes) == [("B", 8, 9)]
+    assert [(move.kind, move.source) for move in resumes.moves] == [("in", 0), ("in", 1)]
+    assert world.finished == ["A", "B"]
 
 
 def test_a_request_alone_in_a_full_pool_has_outgrown_it() -> None:
@@ -133,27 +222,37 @@ def test_admission_counts_cached_blocks_once() -> None:
     world.step()
     b = world.add("B", 20, max_tokens=1)
     b.sequences[0].token_ids[8:] = range(100, 112)
-    free_order = world.blocks.allocator.free_order()
+    cache = world.blocks.cache
+    free_order, findable = world.blocks.allocator.free_order(), (dict(cache._blocks), dict(cache._digests))
     with pytest.raises(OutOfBlocksError) as error:
         world.blocks.admit(b.sequences)
     assert error.value.missing == 1
     assert world.blocks.allocator.free_order() == free_order
+    assert (cache._blocks, cache._digests) == findable and len(findable[1]) == 4
     assert [world.blocks.allocator.reference_count(block) for block in a.sequences[0].table.blocks] == [1] * 4
     assert len(b.sequences[0].table) == 0
     world.check()
 
 
 def test_a_hit_that_nobody_uses_is_no_block_to_hand_out() -> None:
-    """Four blocks: two cached and hit, two free. The prompt needs three more, not two."""
-    world = World(4, 4, enable_prefix_caching=True)
+    """Five blocks: two cached and hit, one cached, two free. The prompt needs four more, and gets three."""
+    world = World(5, 4, enable_prefix_caching=True)
     world.add("A", 9, max_tokens=1)
     world.run()
-    assert world.blocks.allocator.num_cached == 2
-    b = world.add("B", 18)
+    world.add("X", 5, max_tokens=1, first=90)
+    world.run()
+    cache = world.blocks.cache
+    assert world.blocks.allocator.num_cached == 3
+    order = (list(cache._unused), world.blocks.allocator.free_order(), dict(cache._digests))
+    b = world.add("B", 22)
     with pytest.raises(OutOfBlocksError) as error:
         world.blocks.admit(b.sequences)
     assert error.value.missing == 1
-    assert world.blocks.allocator.num_cached == 2
+    assert (list(cache._unused), world.blocks.allocator.free_order(), cache._digests) == order
+    b.sequences[0].token_ids.pop()
+    b.sequences[0].token_ids.pop()  # 20 tokens, now it fits
+    assert world.blocks.admit(b.sequences) == 8
+    assert world.blocks.num_available == 0
 
 
 def test_one_percent_of_the_pool_is_left_to_those_already_running() -> None:
@@ -215,6 +314,25 @@ def test_a_shared_last_block_is_copied_before_it_is_written() -> None:
     assert world.blocks.append_slot(b.sequences[0]) is None  # it is the only owner left
     assert a.sequences[0].table.blocks == [0, 2] and b.sequences[0].table.blocks == [0, 1]
     assert world.blocks.allocator.num_in_use == 3
+
+
+def test_a_shared_last_block_without_a_block_for_the_copy_changes_nothing() -> None:
+    blocks = BlockManager(2, 4)
+    tokens = list(range(6))
+    first = Sequence(
+        tokens, blocks.new_chain(tokens, None), blocks.new_table(), no_text, num_prompt_tokens=6, seed=0
+    )  # type: ignore[arg-type]
+    blocks.admit([first])
+    second = first.fork(1, 1, blocks.fork(first), no_text)  # type: ignore[arg-type]
+    first.token_ids.append(6)
+    with pytest.raises(OutOfBlocksError) as error:
+        blocks.append_slot(first)
+    assert error.value.missing == 1
+    assert (first.table.blocks, first.table.num_tokens) == ([0, 1], 6)
+    assert [blocks.allocator.reference_count(block) for block in (0, 1)] == [2, 2]
+    blocks.free(second)
+    assert blocks.append_slot(first) is None  # it is the only owner left
+    blocks.check([first])
 
 
 @settings(max_examples=60, deadline=None)

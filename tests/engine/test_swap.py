@@ -91,18 +91,23 @@ def test_a_victim_larger_than_the_host_pool_is_left_where_it_is() -> None:
 
 
 def test_a_group_returns_only_where_its_next_tokens_have_room_too() -> None:
-    blocks = BlockManager(4, 4, num_host_blocks=2, enable_prefix_caching=False)
-    sequence, other = make(blocks, 8), make(blocks, 8)
+    blocks = BlockManager(5, 4, num_host_blocks=2, enable_prefix_caching=False)
+    sequence, other, small = make(blocks, 8), make(blocks, 8), make(blocks, 4)
     blocks.admit([sequence])
     assert blocks.swap_out([sequence]) == [(0, 0), (1, 1)]
     blocks.admit([other])
+    blocks.admit([small])
     sequence.token_ids.append(3)
-    with pytest.raises(OutOfBlocksError):  # 2 are free, 8 tokens and the new one need 3
+    with pytest.raises(OutOfBlocksError) as error:  # 2 are free, 8 tokens and the new one need 3
         blocks.swap_in([sequence])
+    assert (error.value.requested, error.value.available) == (3, 2)
+    assert sequence.on_host and sequence.table.blocks == [0, 1]
+    blocks.check([sequence, other, small])
+    blocks.free(small)  # now 3 are
+    assert blocks.swap_in([sequence]) == [(0, 2), (1, 3)]
+    assert blocks.append_slot(sequence) is None
+    assert (sequence.table.blocks, blocks.num_available) == ([2, 3, 4], 0)
     blocks.check([sequence, other])
-    blocks.free(other)
-    assert blocks.swap_in([sequence]) == [(0, 0), (1, 1)]
-    blocks.check([sequence])
     blocks.free(sequence)
     assert blocks.host_allocator is not None and blocks.host_allocator.num_free == 2
 
@@ -118,21 +123,44 @@ def test_blocks_that_are_still_cached_are_not_copied_back() -> None:
     blocks.check([sequence])
 
 
-def test_abort_while_swapped_out(tiny_model: Callable[[str], Path]) -> None:
-    llm = start(tiny_model("llama"), num_blocks=10, enable_prefix_caching=False)
-    params = SamplingParams(max_tokens=25, ignore_eos=True, seed=0)
+@pytest.mark.parametrize(
+    ("params", "num_outputs"),
+    [
+        (SamplingParams(max_tokens=25, ignore_eos=True, seed=0), 1),
+        (SamplingParams(n=2, max_tokens=25, ignore_eos=True, seed=0), 2),
+        (BeamSearchParams(beam_width=2, max_tokens=25, ignore_eos=True), 2),
+    ],
+)
+def test_abort_while_swapped_out(
+    params: SamplingParams | BeamSearchParams, num_outputs: int, tiny_model: Callable[[str], Path]
+) -> None:
+    """Its blocks of both pools come back, its id is free at once, and the others go on."""
+    engine = start(tiny_model("llama"), num_blocks=16, enable_prefix_caching=False).engine
     for name in "abc":
-        llm.engine.add_request(name, [5, 6, 7, 8, 9], params)
-    while not llm.engine.scheduler.swapped:
-        llm.engine.step()
-        llm.engine.check()
-    (swapped,) = llm.engine.scheduler.swapped
-    llm.engine.abort_request(swapped.request_id)
-    outputs = llm.engine.step()
-    assert [o.outputs[0].finish_reason for o in outputs if o.request_id == swapped.request_id] == ["abort"]
-    while llm.engine.has_unfinished_requests():
-        llm.engine.step()
-        llm.engine.check()
+        engine.add_request(name, [5, 6, 7, 8, 9], params)
+    while not engine.scheduler.swapped:
+        engine.step()
+        engine.check()
+    swapped = engine.scheduler.swapped[0]
+    num_on_host = {block for sequence in swapped.sequences for block in sequence.table.blocks}
+    host = engine.blocks.host_allocator
+    assert host is not None and num_on_host
+    free_before = host.num_free
+    engine.abort_request(swapped.request_id)
+    engine.add_request(
+        swapped.request_id, [9, 8], SamplingParams(temperature=0, max_tokens=3, ignore_eos=True)
+    )
+    ended = [output for output in engine.step() if output.finished]
+    assert [(o.request_id, [each.finish_reason for each in o.outputs]) for o in ended] == [
+        (swapped.request_id, ["abort"] * num_outputs)
+    ]
+    assert host.num_free == free_before + len(num_on_host)
+    reasons: dict[str, set[str | None]] = {}
+    while engine.has_unfinished_requests():
+        for output in engine.step():
+            reasons[output.request_id] = {each.finish_reason for each in output.outputs}
+        engine.check()
+    assert reasons == {name: {"length"} for name in "abc"}
 
 
 @pytest.mark.parametrize(
@@ -172,3 +200,27 @@ def test_a_group_that_fits_exactly_comes_back(
         llm.engine.check()
     assert reasons == {"a": {"length"}, "b": {"length"}}
     assert llm.stats().num_swapped_out_blocks > 0
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(n=5, max_tokens=4, seed=0, ignore_eos=True),
+        BeamSearchParams(beam_width=5, max_tokens=4, ignore_eos=True),
+    ],
+)
+def test_a_group_on_the_host_that_needs_more_than_the_pool_ends_and_stops_nobody(
+    params: SamplingParams | BeamSearchParams, tiny_model: Callable[[str], Path]
+) -> None:
+    """Swapped out between the copies that its newest tokens need: it has 4 blocks and lacks 2, of 5."""
+    llm = start(tiny_model("llama"), num_blocks=5, enable_prefix_caching=False)
+    llm.engine.add_request("a", [7, 8, 9], SamplingParams(max_tokens=6, ignore_eos=True, temperature=0))
+    llm.engine.add_request("b", [7, 8, 9, 10, 11], params)
+    llm.engine.add_request("c", [7], SamplingParams(max_tokens=2, ignore_eos=True))
+    reasons: dict[str, set[str | None]] = {}
+    for _ in range(40):
+        for output in llm.engine.step() if llm.engine.has_unfinished_requests() else []:
+            reasons[output.request_id] = {each.finish_reason for each in output.outputs}
+        llm.engine.check()
+    assert llm.stats().num_swapped_out_blocks == 1 + 4  # c's and b's
+    assert reasons == {"a": {"length"}, "b": {"capacity"}, "c": {"length"}}
