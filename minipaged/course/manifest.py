@@ -7,6 +7,7 @@ Page: docs/lessons.md.
 
 from __future__ import annotations
 
+import ast
 import importlib
 import tomllib
 from dataclasses import dataclass, field
@@ -62,6 +63,12 @@ class Lesson:
         """The file that the learner writes."""
         return self.path / "exercise.py"
 
+    def test_functions(self) -> set[str]:
+        """Names of the functions that grade it."""
+        sources = [path.read_text(encoding="utf-8") for path in self.path.glob("test_*.py")]
+        nodes = [node for source in sources for node in ast.parse(source).body]
+        return {n.name for n in nodes if isinstance(n, ast.FunctionDef) and n.name.startswith("test_")}
+
     def answer(self) -> ModuleType:
         """The module that is the answer key."""
         return importlib.import_module(self.key)
@@ -106,4 +113,9 @@ def shipped_lessons() -> Path:
     """The folder of lessons that came with this package: the repository's, or the wheel's."""
     from .. import lessons
 
-    return Path(next(iter(lessons.__path__)))
+    return Path(next(iter(lessons.__path__))).resolve()
+
+
+def is_own_copy(course: Course) -> bool:
+    """Whether the lessons are a learner's to change: not those inside an installed wheel."""
+    return course.root != shipped_lessons() or (course.root.parent / "pyproject.toml").is_file()

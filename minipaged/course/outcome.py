@@ -37,6 +37,7 @@ class Outcome:
     submission: Path | None  # the file that was graded; None for the answer key
     num_passed: int = 0
     num_skipped: int = 0
+    ran: set[str] = field(default_factory=set)  # names of test functions
     failures: list[Failure] = field(default_factory=list)
 
     @property
@@ -46,8 +47,8 @@ class Outcome:
 
     @property
     def is_solved(self) -> bool:
-        """All tests ran and passed."""
-        return self.num_passed > 0 and not self.failures and not self.num_skipped
+        """All tests of the lesson ran, not only some that were asked for, and passed."""
+        return not self.failures and not self.num_skipped and self.ran >= self.lesson.test_functions()
 
     @property
     def is_started(self) -> bool:

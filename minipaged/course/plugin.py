@@ -114,6 +114,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         result.user_properties.append(("why", failure.why))
     elif call.when == "call":
         outcome.num_passed += 1
+        outcome.ran.add(getattr(item, "originalname", item.name))
     return result
 
 
@@ -136,8 +137,6 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         solved = {lesson.folder for lesson in passed}
         new: list[Lesson] = []
     else:
-        # A part of a lesson's tests, as with -k, is no reason to call it solved.
-        passed = [] if config.option.keyword or config.option.markexpr else passed
         progress.note(course, passed, failed)
         solved = progress.solved(course)
         new = [each for each in passed if each.folder not in known or len(outcomes) == 1]

@@ -13,9 +13,11 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = {
     "minipaged": "minipaged",
     "minipaged/commands": "minipaged/commands",
+    "minipaged/course": "minipaged/course",
     "minipaged/models": "minipaged/models",
     "minipaged/reference": "reference",
     "minipaged/kernels": "kernels",
+    "minipaged/lessons": "lessons",
 }
 REFERENCE_MODULES = sorted(
     f"minipaged.reference.{path.stem}" for path in ROOT.glob("reference/*.py") if path.stem != "__init__"
@@ -81,8 +83,11 @@ def test_the_wheel_holds_every_source_file_and_nothing_else(tree: Path, wheel: P
         for package, folder in PACKAGES.items()
         for path in tree.glob(f"{folder}/*.py")
     }
+    lessons = [path for path in tree.glob("lessons/*/*") if path.suffix in (".py", ".md")]
+    expected |= {f"minipaged/{path.relative_to(tree)}" for path in lessons}
+    expected |= {"minipaged/lessons/manifest.toml", "minipaged/lessons/pytest.ini", "minipaged/py.typed"}
     files = {name for name in contents(wheel) if ".dist-info/" not in name}
-    assert files == expected | {"minipaged/py.typed"}
+    assert files == expected
 
 
 def test_the_wheel_carries_the_licence_and_the_command(wheel: Path) -> None:
@@ -113,7 +118,20 @@ print(importlib.util.find_spec("reference"), importlib.util.find_spec("kernels")
     assert top_level == "None None"
 
 
-@pytest.mark.parametrize("name", ["reference", "kernels"])
+def test_the_lessons_are_copied_out_of_the_wheel_and_grade_themselves(
+    installed: Path, tmp_path: Path
+) -> None:
+    refused = subprocess.run(
+        [sys.executable, "-m", "minipaged", "lessons", "reset", "3"],
+        cwd=tmp_path, env={"PYTHONPATH": str(installed)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert refused.returncode == 2 and "minipaged lessons copy" in refused.stderr
+    run("-m", "minipaged", "lessons", "copy", "mine", cwd=tmp_path, path=installed)
+    printed = run("-m", "pytest", "03_allocator", "--solutions", cwd=tmp_path / "mine", path=installed)
+    assert "✓  3  The allocator" in printed
+
+
+@pytest.mark.parametrize("name", ["reference", "kernels", "lessons"])
 def test_no_installed_minipaged_answers_to_a_top_level_name(
     name: str, installed: Path, tmp_path: Path
 ) -> None:

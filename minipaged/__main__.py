@@ -1,0 +1,7 @@
+"""`python -m minipaged` is `minipaged`."""
+
+import sys
+
+from .cli import main
+
+sys.exit(main())

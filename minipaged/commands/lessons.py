@@ -1,0 +1,114 @@
+"""`minipaged lessons`: how far you are, a hint, a fresh start, grading on every save, a copy of your own."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.padding import Padding
+
+from ..course import progress
+from ..course.exercise import exercise_source, is_untouched
+from ..course.manifest import Course, Lesson, find_course, is_own_copy
+from ..course.report import progress_lines
+from ..errors import InvalidRequestError
+
+COPY_FIRST = "make a copy of your own: minipaged lessons copy my-lessons"
+console = Console(highlight=False, emoji=False)
+
+
+def lessons(args: argparse.Namespace) -> int:
+    """Run one of the subcommands; without one, show the progress. Returns the exit code."""
+    course = find_course()
+    if args.action is None:
+        show_progress(course)
+    elif args.action == "hint":
+        show_hint(course, course.find(args.lesson))
+    elif args.action == "copy":
+        copy(course, Path(args.folder))
+    elif not is_own_copy(course):
+        raise InvalidRequestError(f"{course.root} is the installed package: {COPY_FIRST}")
+    elif args.action == "reset":
+        reset(course.find(args.lesson))
+    else:
+        return watch(course, args.lesson)
+    return 0
+
+
+def show_progress(course: Course) -> None:
+    """The bar, all lessons, and what is next."""
+    solved = progress.solved(course)
+    console.print()
+    for style, text in progress_lines(course, solved):
+        console.print(f"[{style or 'default'}]{escape(text)}[/]", soft_wrap=True)
+    following = next((lesson for lesson in course.lessons if lesson.folder not in solved), None)
+    console.print()
+    if not is_own_copy(course):
+        console.print(f"  To begin, {COPY_FIRST}", soft_wrap=True)
+    elif following is not None:
+        console.print(f"  Read   {following.path / 'README.md'}", soft_wrap=True)
+        console.print(f"  Write  {following.exercise_path}", soft_wrap=True)
+        console.print(f"  Grade  pytest {course.root}", soft_wrap=True)
+
+
+def show_hint(course: Course, lesson: Lesson) -> None:
+    """The next hint of a lesson: each call climbs one rung of the ladder and shows those below too."""
+    seen = min(progress.hints_seen(course, lesson) + 1, len(lesson.hints))
+    progress.note_hints(course, lesson, seen)
+    for number, hint in enumerate(lesson.hints[:seen], start=1):
+        console.print(f"[bold]Hint {number} of {len(lesson.hints)}[/]")
+        console.print(Padding(escape(hint), (0, 0, 0, 2)))
+    if seen < len(lesson.hints):
+        console.print(f"[dim]The next one says more: minipaged lessons hint {lesson.number}[/]")
+    else:
+        console.print(f"[dim]That was the last. The answer itself: {lesson.key}[/]")
+
+
+def reset(lesson: Lesson) -> None:
+    """Make the exercise anew, and keep what was written beside it."""
+    path = lesson.exercise_path
+    if path.is_file() and is_untouched(lesson, path):
+        console.print(f"{path} is as it was at the start: nothing to do", soft_wrap=True)
+        return
+    if path.is_file():
+        kept = path.with_suffix(".py.old")
+        shutil.copyfile(path, kept)
+        console.print(f"What you wrote is kept in {kept}", soft_wrap=True)
+    path.write_text(exercise_source(lesson), encoding="utf-8")
+    console.print(f"{path} is as it was at the start", soft_wrap=True)
+
+
+def copy(course: Course, folder: Path) -> None:
+    """Copy the lessons to a new folder, each exercise as it is at the start."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InvalidRequestError(f"folder {str(folder)!r} exists and isn't empty: name a new one")
+    unwanted = shutil.ignore_patterns("__pycache__", ".*", "*.old", "__init__.py")
+    shutil.copytree(course.root, folder, ignore=unwanted, dirs_exist_ok=True)
+    for lesson in Course(folder).lessons:
+        lesson.exercise_path.write_text(exercise_source(lesson), encoding="utf-8")
+    console.print(f"The lessons are in {folder}. Now:\n  cd {folder}\n  pytest", soft_wrap=True)
+
+
+def watch(course: Course, name: str | None) -> int:
+    """Grade now, and whenever an exercise is saved, until interrupted or all that was asked for is solved."""
+    if importlib.util.find_spec("pytest") is None:
+        raise InvalidRequestError("pytest is not installed: pip install pytest")
+    target = course.find(name).path if name else course.root
+    seen: dict[Path, float] = {}
+    while True:
+        saved = {path: path.stat().st_mtime for path in course.root.glob("*/exercise.py")}
+        if saved != seen:
+            seen = saved
+            console.clear()
+            code = subprocess.run([sys.executable, "-m", "pytest", str(target)], check=False).returncode
+            if code == 0:
+                return 0
+            console.print("[dim]Waiting for a save; Ctrl-C ends it.[/]")
+        time.sleep(0.3)
