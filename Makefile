@@ -15,7 +15,7 @@ If you do not know the answer, say so."
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo bench bench-kernels gpu-check lockstep soak test lint clean
+.PHONY: help demo bench bench-kernels gpu-check lockstep soak test lessons mutants lint clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -44,6 +44,13 @@ lockstep: .venv/installed-dev ## drive reference and kernels through twenty time
 
 soak: .venv/installed-dev ## 20,000 random requests through scheduler, block manager and caches, without a model
 	MINIPAGED_SOAK_REQUESTS=20000 .venv/bin/pytest -n 2 tests/engine/test_soak.py
+
+lessons: .venv/installed ## grade the lessons: which is next, what is wrong, where a hint is
+	@.venv/bin/pytest lessons
+
+mutants: .venv/installed-dev ## break the answer keys of lessons 2 to 9, and see that their tests notice (some 10 minutes)
+	@$(PIP) cosmic-ray==8.7.0
+	.venv/bin/python tests/lessons/mutants.py
 
 lint: .venv/installed-dev ## ruff and mypy
 	.venv/bin/ruff check .

@@ -40,6 +40,13 @@ def test_blocks_come_from_the_top_of_the_stack(exercise: ModuleType) -> None:
     )
 
 
+def test_one_block_unless_told_otherwise(exercise: ModuleType) -> None:
+    """`allocate()` without a number takes one block."""
+    pool = exercise.BlockAllocator(3)
+    with trying("allocate() from a pool of 3 blocks"):
+        check("allocate() from a pool of 3 blocks", pool.allocate(), [0], "the default of num_blocks is 1")
+
+
 def test_none_is_a_number_too(exercise: ModuleType) -> None:
     """Asking for no blocks is no error, and a negative number is."""
     pool = exercise.BlockAllocator(2)
