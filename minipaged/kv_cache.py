@@ -13,6 +13,7 @@ import torch
 
 from . import huge_pages
 from .kernels.swap import host_pool
+from .reference.kv_cache_size import bytes_per_token
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class KVShape:
     @property
     def bytes_per_token(self) -> int:
         """2 (K and V) x layers x KV heads x head_dim x bytes per value."""
-        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * self.dtype.itemsize
+        return bytes_per_token(self.num_layers, self.num_kv_heads, self.head_dim, self.dtype.itemsize)
 
 
 class KVCache:

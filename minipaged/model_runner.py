@@ -22,6 +22,7 @@ from .model_hook import PagedStep
 from .models.loading import LoadedModel
 from .reference.block_table import num_blocks_for
 from .reference.copy_on_write import independent_copies
+from .reference.kv_cache_size import blocks_that_fit
 from .scheduler import Move, Schedule
 
 DEFAULT_CPU_POOL = 1 << 30  # bytes
@@ -90,12 +91,11 @@ class ModelRunner:
 
     def _blocks_in(self, name: str, size: int | str) -> int:
         """How many blocks a setting's bytes hold. Raises InvalidConfigError where it isn't one."""
-        bytes_per_block = self.shape.bytes_per_token * self.block_size
-        num_blocks = parse_bytes(name, size) // bytes_per_block
+        num_blocks = blocks_that_fit(parse_bytes(name, size), self.block_size, self.shape.bytes_per_token)
         if num_blocks == 0:
             raise InvalidConfigError(
                 f"{name}={size!r} does not hold one block: a block of {self.block_size} tokens of this model "
-                f"takes {bytes_per_block} bytes"
+                f"takes {self.block_size * self.shape.bytes_per_token} bytes"
             )
         return num_blocks
 
@@ -103,14 +103,15 @@ class ModelRunner:
         """How many blocks the memory allows, and no more than a full house could ever fill."""
         if config.kv_cache_memory is not None:
             return self._blocks_in("kv_cache_memory", config.kv_cache_memory)
-        bytes_per_block = self.shape.bytes_per_token * self.block_size
         memory = self._spare_gpu_memory(config) if self.device.type == "cuda" else DEFAULT_CPU_POOL
-        if memory < bytes_per_block:
+        num_blocks = blocks_that_fit(memory, self.block_size, self.shape.bytes_per_token)
+        if num_blocks < 1:
             raise InvalidConfigError(
                 f"no memory is left for a pool: gpu_memory_utilization={config.gpu_memory_utilization} "
-                f"leaves {max(memory, 0)} bytes, one block takes {bytes_per_block}"
+                f"leaves {max(memory, 0)} bytes, a token takes {self.shape.bytes_per_token} and a block holds "
+                f"{self.block_size}"
             )
-        return min(memory // bytes_per_block, most_useful)
+        return min(num_blocks, most_useful)
 
     def _spare_gpu_memory(self, config: EngineConfig) -> int:
         """What is left for the pool once the largest step has been tried."""

@@ -10,6 +10,7 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 # What has no counterpart, and why. A file, or a file::name.
 ONE_SIDED = {
+    "reference/kv_cache_size.py": "host arithmetic",
     "reference/contiguous.py": "what paging replaces: the baseline",
     "reference/slot_allocator.py": "where contiguous pieces lie: the baseline",
     "reference/prefix_cache.py": "every engine keeps its prefix cache on the host",

@@ -1,0 +1,52 @@
+"""1. The size of the KV cache: what one token costs, how many fit, and how much of it reservation wastes
+
+README.md explains it. Write each body that raises NotImplementedError; the rest is given.
+Grade it: pytest lessons/01_kv_cache_size    A hint: minipaged lessons hint 1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from minipaged.reference.block_table import check_block_size, num_blocks_for
+
+
+def bytes_per_token(num_layers: int, num_kv_heads: int, head_dim: int, bytes_per_value: int) -> int:
+    """Bytes that one token takes: a key and a value, for each layer and KV head (paper section 3).
+
+    2 * num_layers * num_kv_heads * head_dim * bytes_per_value. `num_kv_heads` counts the heads that are
+    stored: fewer than those of the query under grouped-query attention, 1 under multi-query attention.
+    """
+    raise NotImplementedError
+
+
+def blocks_that_fit(memory: int, block_size: int, token_bytes: int) -> int:
+    """Whole blocks of `block_size` tokens, each of `token_bytes` bytes, in `memory` bytes.
+
+    Raises ValueError for a block size that is not a positive integer.
+    """
+    raise NotImplementedError
+
+
+def slots_reserved(lengths: Collection[int], max_length: int) -> int:
+    """Slots taken where each request gets room for the longest that it might become.
+
+    lengths: tokens of each request. Raises ValueError for one that is longer than `max_length`.
+    """
+    raise NotImplementedError
+
+
+def slots_paged(lengths: Collection[int], block_size: int) -> int:
+    """Slots taken where each request gets blocks as it grows: only its last one may have empty slots.
+
+    lengths: tokens of each request. Raises ValueError for a block size that is not a positive integer.
+    """
+    raise NotImplementedError
+
+
+def share_wasted(lengths: Collection[int], num_slots: int) -> float:
+    """The share, 0.0 to 1.0, of the `num_slots` slots taken that hold no token; 0.0 where none is taken.
+
+    lengths: tokens of each request.
+    """
+    raise NotImplementedError

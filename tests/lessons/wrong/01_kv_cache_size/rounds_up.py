@@ -1,0 +1,10 @@
+"""A block that does not fit as a whole is counted.
+
+Words: rounded up
+"""
+
+from minipaged.reference.kv_cache_size import bytes_per_token, share_wasted, slots_paged, slots_reserved  # noqa: F401
+
+
+def blocks_that_fit(memory, block_size, token_bytes):
+    return -(-memory // (block_size * token_bytes))
