@@ -15,7 +15,7 @@ If you do not know the answer, say so."
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo bench bench-kernels gpu-check lockstep soak test lessons mutants lint clean
+.PHONY: help demo bench bench-kernels gpu-check lockstep soak test lessons mutants docs docs-serve docs-check lint clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -52,6 +52,19 @@ mutants: .venv/installed-dev ## break the answer keys of lessons 2 to 9, and see
 	@$(PIP) cosmic-ray==8.7.0
 	.venv/bin/python tests/lessons/mutants.py
 
+docs: .venv/installed-docs docs/_build/node_modules/.installed ## build the documentation site into site/
+	@.venv/bin/python docs/_build/record.py
+	@.venv/bin/python docs/_build/figures.py
+	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict --quiet
+	@echo "The site is in site/. To read it: make docs-serve"
+
+docs-serve: docs ## build the site, and serve it on http://localhost:8000
+	@echo "Serving http://localhost:8000 until Ctrl+C ..."
+	@.venv/bin/python -m http.server --bind localhost --directory site 8000
+
+docs-check: docs .venv/installed-dev ## test the site in Chromium, and run what its pages tell readers to type
+	MINIPAGED_DOCS_SLOW=1 .venv/bin/pytest tests/docs
+
 lint: .venv/installed-dev ## ruff and mypy
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
@@ -59,6 +72,7 @@ lint: .venv/installed-dev ## ruff and mypy
 
 clean: ## remove .venv, caches and build output
 	rm -rf .venv build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	rm -rf docs/_build/made docs/_build/node_modules
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp is renewed only when what it installs from has changed.
@@ -72,6 +86,19 @@ clean: ## remove .venv, caches and build output
 .venv/installed-dev: .venv/installed
 	@echo "Installing the test tools ..."
 	@$(PIP) -e '.[dev]'
+	@touch $@
+
+.venv/installed-docs: .venv/installed
+	@echo "Installing the site's tools ..."
+	@$(PIP) -e '.[docs]'
+	@touch $@
+
+# What browsers get: Python for the cells, and formulas.
+docs/_build/node_modules/.installed: docs/_build/package.json docs/_build/package-lock.json
+	@command -v npm >/dev/null || { echo \
+	  "The site needs npm, which comes with Node.js. On Debian and Ubuntu: apt-get install npm"; exit 1; }
+	@echo "Installing the site's browser packages with npm ..."
+	@cd docs/_build && npm ci --no-audit --no-fund --loglevel=error
 	@touch $@
 
 .venv/bin/python:

@@ -2,6 +2,7 @@
 
 Every key position looks up its own physical block, so a tile of keys and a block need not be of one size.
 Twin: reference/attention.py; kernels/attention_cpu.py is the same for the CPU.
+Lesson: lessons/11_paged_decode_kernel.
 """
 
 from __future__ import annotations
@@ -169,7 +170,20 @@ def _attend(
 ):  # fmt: skip
     """Online softmax of a tile of query rows over the keys [first, last) of one sequence and KV head.
 
-    Returns the sum of weights times values, the largest score, and the sum of the weights, for each row.
+    queries: [rows, DIM_TILE], zeros from HEAD_DIM on. query_positions: [rows]; a query sees the keys up to
+    its own position, with a WINDOW the last WINDOW of these only.
+    table_ptr: int32, the sequence's block ids; the key at position p is in slot p % BLOCK_SIZE of block
+    table[p // BLOCK_SIZE].
+    key_ptr, value_ptr: slot 0 of block 0 of this KV head; slot s of block b begins b * block_stride +
+    s * slot_stride elements further on, computed in 64 bits, and has HEAD_DIM elements side by side.
+    Outside of [first, last) table and slots may hold anything, NaN too, and are not read. KEY_TILE keys are
+    taken at a time.
+
+    score = SCALE * (query . key); with a SOFTCAP, SOFTCAP * tanh(score / SOFTCAP).
+    Sums run in float32, in float64 for float64 queries; products are not rounded to TF32.
+
+    Returns for each row, with best its largest score: the sum of exp(score - best) * value [rows, DIM_TILE],
+    best [rows], and the sum of exp(score - best) [rows]. For a row that sees no key: 0, -inf and 0.
     """
     wide: tl.constexpr = tl.float64 if queries.dtype == tl.float64 else tl.float32
     best = tl.full([queries.shape[0]], float("-inf"), wide)
@@ -207,6 +221,21 @@ def _attend(
 
 
 @triton.jit
+def _group_heads(program, GROUP: tl.constexpr, ROW_TILE: tl.constexpr):
+    """The KV head and the query heads of one program along the grid's axis of heads.
+
+    GROUP query heads in a row share one KV head. Each KV head has as many programs as there are tiles of
+    ROW_TILE in its group, the last of them perhaps not full; the programs of KV head 0 come first.
+
+    Returns the KV head (int64), ROW_TILE query heads (int64), and which of these belong to the group.
+    """
+    head_tiles = tl.cdiv(GROUP, ROW_TILE)
+    kv_head = (program // head_tiles).to(tl.int64)
+    members = program % head_tiles * ROW_TILE + tl.arange(0, ROW_TILE)
+    return kv_head, kv_head * GROUP + members, members < GROUP
+
+
+@triton.jit
 def _decode_kernel(
     query_ptr, key_ptr, value_ptr, table_ptr, length_ptr, partial_ptr, statistics_ptr,
     num_heads, num_splits,
@@ -220,8 +249,7 @@ def _decode_kernel(
 ):  # fmt: skip
     # Offsets are 64-bit from here on: a large pool has more than 2^31 elements.
     row = tl.program_id(0).to(tl.int64)
-    head_tiles = tl.cdiv(GROUP, ROW_TILE)
-    kv_head = (tl.program_id(1) // head_tiles).to(tl.int64)
+    kv_head, heads, is_member = _group_heads(tl.program_id(1), GROUP, ROW_TILE)
     split = tl.program_id(2)
     length = tl.load(length_ptr + row)
     first = split * SPLIT_LENGTH
@@ -230,10 +258,8 @@ def _decode_kernel(
         first = tl.maximum(first, length - WINDOW)
     if first >= last:
         return
-    members = tl.program_id(1) % head_tiles * ROW_TILE + tl.arange(0, ROW_TILE)
     dims = tl.arange(0, DIM_TILE)
-    heads = kv_head * GROUP + members
-    inside = (members < GROUP)[:, None] & (dims < HEAD_DIM)[None, :]
+    inside = is_member[:, None] & (dims < HEAD_DIM)[None, :]
     query_at = row * query_row_stride + heads * query_head_stride
     queries = tl.load(query_ptr + query_at[:, None] + dims[None, :], mask=inside, other=0.0)
     positions = tl.zeros([ROW_TILE], tl.int32) + (length - 1)
@@ -248,8 +274,8 @@ def _decode_kernel(
     )  # fmt: skip
     at = (row * num_heads + heads) * num_splits + split
     tl.store(partial_ptr + at[:, None] * HEAD_DIM + dims[None, :], output, mask=inside)
-    tl.store(statistics_ptr + at * 2, best, mask=members < GROUP)
-    tl.store(statistics_ptr + at * 2 + 1, total, mask=members < GROUP)
+    tl.store(statistics_ptr + at * 2, best, mask=is_member)
+    tl.store(statistics_ptr + at * 2 + 1, total, mask=is_member)
 
 
 @triton.jit
@@ -260,6 +286,16 @@ def _merge_kernel(
     WINDOW: tl.constexpr, SPLIT_LENGTH: tl.constexpr, HEAD_DIM: tl.constexpr,
     SPLIT_TILE: tl.constexpr, DIM_TILE: tl.constexpr,
 ):  # fmt: skip
+    """Merge what the splits of one row and head have found; program (i, j) has row i and head j.
+
+    length_ptr: int32 [batch], tokens of context. Split s has read the keys from s * SPLIT_LENGTH on. Where it
+    has any (with a WINDOW: any of the last WINDOW), it has written what `_attend` returned:
+    partial_ptr: [batch, num_heads, num_splits, HEAD_DIM], sums of exp(score - best) * value; contiguous.
+    statistics_ptr: [batch, num_heads, num_splits, 2], best and the sum of exp(score - best); contiguous.
+    All other splits were never written: they may hold NaN. SPLIT_TILE splits are taken at a time.
+    output_ptr: [batch, num_heads, HEAD_DIM], rows output_row_stride and heads output_head_stride apart, to be
+    written: the attention over all keys, in the dtype of the output; zeros for a row without context.
+    """
     row = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1).to(tl.int64)
     length = tl.load(length_ptr + row)

@@ -2,7 +2,7 @@
 
 One Triton launch serves a whole batch; on CPU tensors the same two functions index the
 tensors' memory.
-Twin: reference/block_table.py.
+Twin: reference/block_table.py. Lesson: lessons/10_slot_mapping_kernel.
 """
 
 from __future__ import annotations
@@ -147,6 +147,17 @@ def _slot_mapping_kernel(
     BLOCK_SIZE: tl.constexpr,
     TILE: tl.constexpr,
 ):
+    """Slots of TILE tokens: program i of the launch has those from i * TILE on, as far as there are any.
+
+    position_ptr, sequence_ptr: int32 or int64 [num_tokens], a token's position and its row of the table.
+    table_ptr: int32 [num_sequences, max_blocks], block ids; the entry at (row, column) lies
+    row * table_row_stride + column * table_column_stride entries after the first one.
+    slot_ptr: int64 [num_tokens], to be written: block * BLOCK_SIZE + offset, computed in 64 bits.
+
+    A position below 0 is padding and gets the slot -1. So does a token that has no block: its position lies
+    beyond the max_blocks of its row, its row is none of the num_sequences, or its entry is below 0. Nothing
+    outside of these arrays is read or written.
+    """
     tokens = tl.program_id(0) * TILE + tl.arange(0, TILE)
     inside = tokens < num_tokens
     positions = tl.load(position_ptr + tokens, mask=inside, other=-1).to(tl.int64)
@@ -187,6 +198,15 @@ def _write_kv_kernel(
     HEAD_DIM: tl.constexpr,
     TILE: tl.constexpr,
 ):
+    """Write K and V of one token, NUM_KV_HEADS heads of HEAD_DIM each, into its slot; program i has token i.
+
+    slot_ptr: int64 [tokens], block * BLOCK_SIZE + offset. A slot below 0 is padding: nothing is written for
+    it, and neither for one that is none of the num_slots.
+    key_ptr, value_ptr: [tokens, NUM_KV_HEADS, HEAD_DIM]; key_cache_ptr, value_cache_ptr: [num_blocks,
+    BLOCK_SIZE, NUM_KV_HEADS, HEAD_DIM]. Each has a stride for every axis: an element lies the sum of
+    index * stride elements after the first one, computed in 64 bits.
+    TILE: a power of two, the number of elements that are moved at once; more, or not as many, may be left.
+    """
     # 64-bit from here on: a pool of many gigabytes has more than 2^31 elements.
     token = tl.program_id(0).to(tl.int64)
     slot = tl.load(slot_ptr + token)

@@ -80,20 +80,29 @@ def as_words(pool: Tensor, widest: int = 8) -> Tensor:
 
 
 def launch_copy_blocks(source_words: Any, destination_words: Any, pairs: Any, stream: Any = 0) -> None:
-    """The copies by their kernel, unchecked: both pools [num_blocks, words], int64 pairs [n, 2].
+    """Launch `_copy_kernel` for all pairs, unchecked.
 
-    Words of one width and as many in each block; the pools may be the same array. Arrays that Numba takes:
-    device arrays, or NumPy arrays in its simulator (NUMBA_ENABLE_CUDASIM=1).
+    Both pools: [num_blocks, words], words of one width and as many in each block; they may be the same array.
+    pairs: int64 [n, 2], with n > 0. Arrays that Numba takes: device arrays, or NumPy arrays in its simulator
+    (NUMBA_ENABLE_CUDASIM=1). The grid is [n, parts], a few words a thread: parts grows with the words, from 1
+    to 65535, the most that a grid's second axis may have. A thread block has at most `_THREADS` threads, and
+    no more than there are words. `stream` goes into the launch.
     """
     num_words = source_words.shape[1]
     threads = min(_THREADS, num_words)
-    # A few words a thread: enough blocks of threads to fill a GPU, few enough to start fast.
-    chunks = min(max(1, num_words // (threads * 4)), 65535)
-    _copy_kernel[(pairs.shape[0], chunks), threads, stream](source_words, destination_words, pairs)
+    # A few words a thread: enough thread blocks to fill a GPU, few enough to start fast.
+    parts = min(max(1, num_words // (threads * 4)), 65535)
+    _copy_kernel[(pairs.shape[0], parts), threads, stream](source_words, destination_words, pairs)
 
 
 @cuda.jit
 def _copy_kernel(source_words, destination_words, pairs):  # type: ignore[no-untyped-def]
+    """Copy block pairs[x, 0] of the source pool onto block pairs[x, 1] of the other; x is cuda.blockIdx.x.
+
+    The grid is [n, parts]: `cuda.gridDim.y` thread blocks of `cuda.blockDim.x` threads share one pair. In one
+    row they are T threads; thread t of that row copies the words t, t + T, t + 2T and so on. T may be smaller
+    or larger than the number of words. Both pools: [num_blocks, words]; pairs: int64 [n, 2].
+    """
     source = pairs[cuda.blockIdx.x, 0]
     destination = pairs[cuda.blockIdx.x, 1]
     first = cuda.blockIdx.y * cuda.blockDim.x + cuda.threadIdx.x

@@ -1,16 +1,17 @@
 """Keep every sequence's block table, and with it the promise that no block is lost or written by two.
 
 The bookkeeping is `minipaged.reference`'s own: this file only says when a sequence takes, shares, publishes
-and gives up blocks. Its classes are arguments, so that a reader's own allocator can serve a real model.
-Page: docs/concepts/block_table.md.
+and gives up blocks. Its parts are an argument, so that a reader's own allocator can serve a real model.
+Lesson: lessons/13_serve_a_model. Page: docs/concepts/block_table.md.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass
 
+from .pool_check import check_pool
 from .reference.allocator import BlockAllocator, OutOfBlocksError
 from .reference.beam_search import fork_beams
 from .reference.block_table import BlockTable, num_blocks_for
@@ -18,6 +19,25 @@ from .reference.copy_on_write import copy_on_write
 from .reference.prefix_cache import PrefixCache, PrefixChain
 from .reference.swap import swap_in, swap_out
 from .request import Sequence
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Who keeps the books: the classes and functions of minipaged.reference, or others in their place.
+
+    Each has the name, the arguments and the promises of the one that it stands for.
+    """
+
+    allocator_class: type[BlockAllocator] = BlockAllocator
+    block_table_class: type[BlockTable] = BlockTable
+    prefix_cache_class: type[PrefixCache] = PrefixCache
+    copy_on_write: Callable[..., tuple[int, int] | None] = copy_on_write
+    fork_beams: Callable[..., list[BlockTable]] = fork_beams
+    swap_out: Callable[..., list[tuple[int, int]]] = swap_out
+    swap_in: Callable[..., list[tuple[int, int]]] = swap_in
+
+
+REFERENCE = Parts()
 
 
 class BlockManager:
@@ -30,17 +50,15 @@ class BlockManager:
         *,
         num_host_blocks: int = 0,
         enable_prefix_caching: bool = True,
-        allocator_class: type[BlockAllocator] = BlockAllocator,
-        block_table_class: type[BlockTable] = BlockTable,
-        prefix_cache_class: type[PrefixCache] = PrefixCache,
+        parts: Parts = REFERENCE,
     ) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.enable_prefix_caching = enable_prefix_caching
-        self.allocator = allocator_class(num_blocks)
-        self.cache = prefix_cache_class(self.allocator)
-        self.host_allocator = allocator_class(num_host_blocks) if num_host_blocks else None
-        self._block_table_class = block_table_class
+        self.parts = parts
+        self.allocator = parts.allocator_class(num_blocks)
+        self.cache = parts.prefix_cache_class(self.allocator)
+        self.host_allocator = parts.allocator_class(num_host_blocks) if num_host_blocks else None
 
     @property
     def num_available(self) -> int:
@@ -49,7 +67,7 @@ class BlockManager:
 
     def new_table(self) -> BlockTable:
         """An empty block table."""
-        return self._block_table_class(self.block_size)
+        return self.parts.block_table_class(self.block_size)
 
     def new_chain(self, token_ids: list[int], salt: str | None) -> PrefixChain:
         """The prefix chain of a sequence; it reads `token_ids` as that list grows."""
@@ -100,27 +118,28 @@ class BlockManager:
     def append_slot(self, sequence: Sequence) -> tuple[int, int] | None:
         """Make sure that the newest token of `sequence` has a slot that is its own to write.
 
-        A running sequence has at most one token without a slot: the one that was just sampled. Returns
-        the pair (source, destination) where a shared block must be copied first. Raises OutOfBlocksError
-        with nothing changed.
+        A running sequence has at most one token without a slot: the one that was just sampled. It goes into
+        the last block where that has an empty slot, else into a new one. Returns the pair (source,
+        destination) where a shared block must be copied first, else None. Raises OutOfBlocksError with
+        nothing changed.
         """
         table = sequence.table
         num_new_tokens = sequence.num_tokens - table.num_tokens
         needed = table.num_blocks_needed(num_new_tokens)
         copied = None
         if num_new_tokens and table.num_empty_slots:  # it goes into the last block, which may be shared
-            copied = copy_on_write(table.blocks, len(table.blocks) - 1, self.cache)
+            copied = self.parts.copy_on_write(table.blocks, len(table.blocks) - 1, self.cache)
         table.append(num_new_tokens, self.cache.allocate(needed))
         return copied
 
     def fork(self, sequence: Sequence) -> BlockTable:
-        """A table that names the same blocks as the sequence's, for a sequence that begins like it."""
+        """A table of its own that names the same blocks, for a sequence that begins like this one."""
         self.cache.share(sequence.table.blocks)
         return sequence.table.fork()
 
     def reorder(self, sequences: SequenceOf[Sequence], parents: SequenceOf[int]) -> list[BlockTable]:
         """The tables of new beams, which continue the sequences named by `parents`; the old are given up."""
-        tables = fork_beams([sequence.table for sequence in sequences], parents, self.cache)
+        tables = self.parts.fork_beams([sequence.table for sequence in sequences], parents, self.cache)
         for sequence in sequences:
             sequence.table = self.new_table()
         return tables
@@ -132,7 +151,9 @@ class BlockManager:
         """
         if self.host_allocator is None:
             raise OutOfBlocksError(sum(len(sequence.table) for sequence in sequences), 0)
-        pairs = swap_out([each.table.blocks for each in sequences], self.cache, self.host_allocator)
+        pairs = self.parts.swap_out(
+            [each.table.blocks for each in sequences], self.cache, self.host_allocator
+        )
         for sequence in sequences:
             sequence.on_host = True
         return pairs
@@ -154,13 +175,16 @@ class BlockManager:
         if needed > available:
             raise OutOfBlocksError(needed, available)
         tables = [sequence.table.blocks for sequence in sequences]
-        pairs = swap_in(tables, self.cache, self.host_allocator, resident)
+        pairs = self.parts.swap_in(tables, self.cache, self.host_allocator, resident)
         for sequence in sequences:
             sequence.on_host = False
         return pairs
 
     def publish(self, sequence: Sequence, num_computed_tokens: int) -> None:
-        """Note that K and V are written up to `num_computed_tokens`: blocks that are full become findable."""
+        """Note that K and V are written up to `num_computed_tokens`: blocks full of them become findable.
+
+        Those that were full before are published already. Without prefix caching nothing is published.
+        """
         start = sequence.num_computed_tokens // self.block_size
         sequence.num_computed_tokens = num_computed_tokens
         if self.enable_prefix_caching:
@@ -168,7 +192,11 @@ class BlockManager:
             self.cache.publish(sequence.chain, sequence.table.blocks, start, stop)
 
     def free(self, sequence: Sequence) -> None:
-        """Give up all blocks of `sequence`. Calling it again changes nothing."""
+        """Give up all blocks of `sequence`: its table is empty then, and none of its tokens is computed.
+
+        The blocks of one that is swapped out (`on_host`) are of the host pool and go back there, and it is on
+        the host no more. Calling it again changes nothing.
+        """
         blocks = sequence.table.blocks
         sequence.table = self.new_table()
         sequence.num_computed_tokens = 0
@@ -201,29 +229,13 @@ class BlockManager:
         return best
 
     def check(self, sequences: Iterable[Sequence]) -> None:
-        """Prove the invariants of the pool against all live `sequences`, or raise RuntimeError."""
+        """Prove the invariants of the pool against all live `sequences`, or raise BrokenPoolError."""
         sequences = list(sequences)
-        named = Counter(b for each in sequences if not each.on_host for b in each.table.blocks)
-        _check_counts(self.allocator, named)
+        tables = [each.table for each in sequences if not each.on_host]
+        on_host = [each.table for each in sequences if each.on_host]
+        check_pool(self.allocator, tables, self.num_available)
         if self.host_allocator is not None:
-            on_host = Counter(b for each in sequences if each.on_host for b in each.table.blocks)
-            _check_counts(self.host_allocator, on_host)
-        states = (self.allocator.num_free, self.allocator.num_in_use, self.allocator.num_cached)
-        if sum(states) != self.num_blocks or self.allocator.num_in_use != len(+named):
-            raise RuntimeError(f"free, in use, cached: {states} of {self.num_blocks}, named: {len(+named)}")
-        free = self.allocator.free_order()
-        if len(set(free)) != len(free) or any(named[block] for block in free):
-            raise RuntimeError("the free stack holds a block twice, or one that is in use")
-        if self.num_available != self.allocator.num_free + self.allocator.num_cached:
-            raise RuntimeError("a cached block is lost: it can be neither found nor evicted")
-
-
-def _check_counts(allocator: BlockAllocator, named: Counter[int]) -> None:
-    """Raise RuntimeError where a block's count is not the number of table entries that name it."""
-    for block in range(allocator.num_blocks):
-        count = allocator.reference_count(block)
-        if count != named[block]:
-            raise RuntimeError(f"block {block}: its count is {count}, {named[block]} table entries name it")
+            check_pool(self.host_allocator, on_host, self.host_allocator.num_free)
 
 
 def _num_blocks_to_append(sequences: SequenceOf[Sequence]) -> int:

@@ -1,4 +1,4 @@
-"""The command line: generate, chat, the benches and doctor.
+"""The command line: generate, chat, the benches, the lessons and doctor.
 
 Where there is no GPU it lets Triton interpret and Numba simulate, before anything imports them. Every error
 of ours is one line on standard error and exit code 2.
@@ -18,6 +18,7 @@ from .errors import InvalidRequestError, MinipagedError
 from .machine import interpret_kernels_without_gpu
 
 if TYPE_CHECKING:
+    from .course.learner import Learner
     from .llm import LLM
     from .sampling_params import BeamSearchParams, SamplingParams
 
@@ -27,8 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     interpret_kernels_without_gpu()
     try:
-        args.run(args)
-        return 0
+        return args.run(args) or 0
     except MinipagedError as error:
         print(f"minipaged: error: {error}", file=sys.stderr)
         return 2
@@ -39,10 +39,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 141
 
 
-def make_llm(args: argparse.Namespace) -> LLM:
-    """The engine that the command line asks for. Loads torch and the model."""
+def make_llm(args: argparse.Namespace, learner: Learner | None = None) -> LLM:
+    """The engine that the command line asks for. Loads torch and the model.
+
+    learner: whose parts serve, with every check on.
+    """
     from .llm import LLM
 
+    own: dict[str, Any] = {}
+    if learner is not None:
+        own = {"parts": learner.parts, "block_manager_class": learner.block_manager_class}
     return LLM(
         args.model,
         dtype=args.dtype,
@@ -54,10 +60,12 @@ def make_llm(args: argparse.Namespace) -> LLM:
         max_model_len=args.max_model_len,
         max_num_seqs=args.max_num_seqs,
         max_num_batched_tokens=args.max_num_batched_tokens,
-        enable_prefix_caching=not args.no_prefix_caching,
+        enable_prefix_caching=not args.no_prefix_caching and (learner is None or learner.can_cache),
         preemption_mode="recompute" if args.swap_space is None else "swap",
         swap_space=args.swap_space or 0,
+        check_invariants=learner is not None,
         seed=args.seed,
+        **own,
     )
 
 
@@ -88,13 +96,27 @@ def make_params(args: argparse.Namespace) -> SamplingParams | BeamSearchParams:
 def _generate(args: argparse.Namespace) -> None:
     from .commands.generate import generate
 
-    generate(args, make_params(args), lambda: make_llm(args))
+    _serve(args, generate)
 
 
 def _chat(args: argparse.Namespace) -> None:
     from .commands.generate import chat
 
-    chat(args, make_params(args), lambda: make_llm(args))
+    _serve(args, chat)
+
+
+def _serve(args: argparse.Namespace, command: Callable[..., None]) -> None:
+    """Run a command on an engine, whose parts may be a learner's."""
+    params = make_params(args)
+    if not args.use:
+        command(args, params, lambda: make_llm(args))
+        return
+    from .course.learner import Learner
+
+    learner = Learner.load(args.use)
+    print("\n".join(learner.notes), flush=True)
+    with learner.guard():
+        command(args, params, lambda: make_llm(args, learner))
 
 
 def _bench(args: argparse.Namespace) -> None:
@@ -115,6 +137,24 @@ def _bench_sharing(args: argparse.Namespace) -> None:
     bench_sharing(args)
 
 
+def _bench_scheduler(args: argparse.Namespace) -> None:
+    from .commands.bench_scheduler import bench_scheduler
+
+    bench_scheduler(args)
+
+
+def _bench_swap(args: argparse.Namespace) -> None:
+    from .commands.bench_swap import bench_swap
+
+    bench_swap(args)
+
+
+def _lessons(args: argparse.Namespace) -> int:
+    from .commands.lessons import lessons
+
+    return lessons(args)
+
+
 def _doctor(args: argparse.Namespace) -> None:
     from .commands.doctor import doctor
 
@@ -131,6 +171,9 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--system", help="a system message that all prompts share (implies --chat)")
     command.add_argument("--show-blocks", action="store_true", help="draw the block tables and the pool")
     command.add_argument(
+        "--trace", metavar="FILE", help="write what the blocks did: FILE.html to look at, FILE.jsonl to read"
+    )
+    command.add_argument(
         "-n", type=int, default=1, metavar="N", help="samples of each prompt, which share it"
     )
     command.add_argument(
@@ -146,9 +189,7 @@ def _parser() -> argparse.ArgumentParser:
     command = _command(commands, "bench", _bench, "compare with Hugging Face generate, side by side")
     _add_bench_arguments(command)
     command = _command(commands, "bench-prefix", _bench_prefix, "time what a prefix cache saves and costs")
-    command.add_argument("--model", default="smollm2-135m", help="a Hugging Face id or a folder")
-    command.add_argument("--dtype", default="float32")
-    command.add_argument("--device", default="auto", help="auto, cpu or cuda")
+    _add_model_arguments(command)
     command.add_argument("--num-requests", type=int, default=16, metavar="N")
     command.add_argument("--common-tokens", type=int, default=400, metavar="N", help="of every prompt")
     command.add_argument("--own-tokens", type=int, default=16, metavar="N", help="of each prompt")
@@ -163,16 +204,47 @@ def _parser() -> argparse.ArgumentParser:
         "--beam-tokens", type=int, default=64, metavar="N", help="length of the recorded searches"
     )
     command.add_argument("--output", default="bench-sharing-results.json", metavar="FILE")
+    command = _command(
+        commands, "bench-scheduler", _bench_scheduler, "time the bookkeeping, without a model and beside one"
+    )
+    _add_model_arguments(command)
+    command.add_argument("--context-tokens", type=int, default=128, metavar="N", help="of every prompt")
+    command.add_argument("--output", default="bench-scheduler-results.json", metavar="FILE")
+    command = _command(commands, "bench-swap", _bench_swap, "compare swapping with recomputation")
+    _add_model_arguments(command)
+    command.add_argument("--num-tokens", type=int, default=256, metavar="N", help="of the sequence to move")
+    command.add_argument("--num-requests", type=int, default=8, metavar="N", help="in too small a pool")
+    command.add_argument("--rounds", type=int, default=3, metavar="N", help="of which medians are shown")
+    command.add_argument("--output", default="bench-swap-results.json", metavar="FILE")
+    command = _command(commands, "lessons", _lessons, "show how far you are; hint, reset, watch, copy")
+    command.set_defaults(action=None)
+    actions = command.add_subparsers(metavar="ACTION", dest="action")
+    for action, text in (
+        ("hint", "show the next hint of a lesson"),
+        ("reset", "make a lesson's exercise anew; yours is kept beside it"),
+        ("watch", "grade on every save, one lesson or all"),
+    ):
+        sub = actions.add_parser(action, help=text, description=text[0].upper() + text[1:] + ".")
+        sub.add_argument("lesson", nargs="?" if action == "watch" else None, help="such as 3 or allocator")
+    text = "copy the lessons to a new folder of your own"
+    sub = actions.add_parser("copy", help=text, description=text[0].upper() + text[1:] + ".")
+    sub.add_argument("folder", metavar="DIR")
     _command(commands, "doctor", _doctor, "tell what this machine can run")
     return parser
 
 
 def _command(
-    commands: Any, name: str, run: Callable[[argparse.Namespace], None], text: str
+    commands: Any, name: str, run: Callable[[argparse.Namespace], int | None], text: str
 ) -> argparse.ArgumentParser:
     command = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
     command.set_defaults(run=run)
     return command
+
+
+def _add_model_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--model", default="smollm2-135m", help="a Hugging Face id or a folder")
+    command.add_argument("--dtype", default="float32")
+    command.add_argument("--device", default="auto", help="auto, cpu or cuda")
 
 
 def _add_engine_arguments(command: argparse.ArgumentParser) -> None:
@@ -190,6 +262,12 @@ def _add_engine_arguments(command: argparse.ArgumentParser) -> None:
     group.add_argument("--swap-space", metavar="SIZE", help='preempt to host memory, such as "1GiB"')
     group.add_argument("--no-prefix-caching", action="store_true", help="compute every prompt in full")
     group.add_argument("--seed", type=int, default=0, help="seed of requests that bring none")
+    group.add_argument(
+        "--use",
+        action="append",
+        metavar="FILE",
+        help="serve with the allocator, block table and so on that FILE defines; may be given several times",
+    )
 
 
 def _add_sampling_arguments(command: argparse.ArgumentParser, max_tokens: int = 64) -> None:

@@ -13,7 +13,7 @@ from queue import Empty, SimpleQueue
 
 import torch
 
-from .block_manager import BlockManager
+from .block_manager import REFERENCE, BlockManager, Parts
 from .config import EngineConfig
 from .decoding import Decoder
 from .errors import EngineDeadError, InvalidConfigError, InvalidRequestError
@@ -21,9 +21,6 @@ from .intake import Intake
 from .model_runner import ModelRunner
 from .models.loading import LoadedModel
 from .outputs import CacheStats, CompletionOutput, RequestOutput
-from .reference.allocator import BlockAllocator
-from .reference.block_table import BlockTable
-from .reference.prefix_cache import PrefixCache
 from .request import Request, Sequence
 from .sampling_params import BeamSearchParams, SamplingParams
 from .scheduler import Schedule, Scheduler
@@ -38,23 +35,20 @@ class LLMEngine:
         loaded: LoadedModel,
         config: EngineConfig,
         *,
-        allocator_class: type[BlockAllocator] = BlockAllocator,
-        block_table_class: type[BlockTable] = BlockTable,
-        prefix_cache_class: type[PrefixCache] = PrefixCache,
+        parts: Parts = REFERENCE,
+        block_manager_class: type[BlockManager] = BlockManager,
     ) -> None:
         self.loaded = loaded
         self.config = config
         self.tokenizer = loaded.tokenizer
         self.max_model_len = _max_model_len(config, loaded)
         self.runner = ModelRunner(loaded, config, self.max_model_len)
-        self.blocks = BlockManager(
+        self.blocks = block_manager_class(
             self.runner.num_blocks,
             config.block_size,
             num_host_blocks=self.runner.num_host_blocks,
             enable_prefix_caching=config.enable_prefix_caching,
-            allocator_class=allocator_class,
-            block_table_class=block_table_class,
-            prefix_cache_class=prefix_cache_class,
+            parts=parts,
         )
         self.scheduler = Scheduler(
             self.blocks,
@@ -64,11 +58,14 @@ class LLMEngine:
         self._intake = Intake(loaded, config, self.blocks, self.max_model_len)
         self._decoder = Decoder(self.blocks, loaded.eos_token_ids)
         self.usage = Usage()
-        self.observers: list[Callable[[Schedule], None]] = []  # called with every step, before it runs
+        # Called with every step that does anything, before it runs.
+        self.observers: list[Callable[[Schedule], None]] = []
         self._requests: dict[str, Request] = {}
         self._inbox: SimpleQueue[tuple[str, Request]] = SimpleQueue()
         self._outbox: list[RequestOutput] = []  # what `step` has still to return
         self._dead = False
+        if config.check_invariants:
+            self.check()  # a new pool: all of it free
 
     # ------------------------------------------------------------------ requests in
 
@@ -130,7 +127,7 @@ class LLMEngine:
         return outputs
 
     def check(self) -> None:
-        """Prove that no block is lost, named wrongly or free while in use; RuntimeError otherwise."""
+        """Prove that no block is lost, named wrongly or free while in use; BrokenPoolError otherwise."""
         self.blocks.check([each for request in self.scheduler.requests() for each in request.sequences])
 
     def stats(self) -> CacheStats:
@@ -147,13 +144,15 @@ class LLMEngine:
         """Schedule, compute and choose tokens; what changed goes into the outbox."""
         self.scheduler.schedule(step)
         self._outbox += [self._finish(request, "capacity") for request in step.outgrown]
+        for observe in self.observers if not step.is_empty else ():
+            observe(step)
         if not step.rows:
             self.usage.num_preemptions += len(step.preempted)
             self.runner.move(step.moves)
             return
+        if self.config.check_invariants:  # before anything is written where it mustn't be
+            self.check()
         self.usage.record(step, self.scheduler.running, self.blocks, self.max_model_len)
-        for observe in self.observers:
-            observe(step)
         logits = self.runner.execute(step)
         for row in step.rows:
             self.blocks.publish(row.sequence, row.stop)

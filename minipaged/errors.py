@@ -35,3 +35,11 @@ class BackendUnavailableError(MinipagedError, RuntimeError):
 
 class EngineDeadError(MinipagedError, RuntimeError):
     """A step failed in a way that leaves the engine's state unknown: no further step is possible."""
+
+
+class BrokenPoolError(MinipagedError, RuntimeError):
+    """The books of the pool don't add up: a block is lost, or two that don't know of each other use it."""
+
+
+class LearnerError(MinipagedError):
+    """Code given with --use can't be loaded, isn't written yet, or does what no engine can live with."""

@@ -27,17 +27,17 @@ class LLM:
 
     model: "smollm2-135m" (fetched once, 93 MB), a Hugging Face id, or a folder. dtype: "auto" is the
     checkpoint's own on a GPU and float32 on a CPU. device: "auto", "cpu" or "cuda". The other arguments are
-    those of `minipaged.config.EngineConfig`, and the classes that keep the books: pass your own
-    `allocator_class`, `block_table_class` or `prefix_cache_class` to see them serve.
+    those of `minipaged.config.EngineConfig`, and who keeps the books: `parts=Parts(allocator_class=...)` with
+    a class of your own (minipaged.block_manager), or a whole `block_manager_class`.
     """
 
     def __init__(
         self, model: str = "smollm2-135m", *, dtype: str = "auto", device: str = "auto", **settings: Any
     ) -> None:
-        classes = {name: settings.pop(name) for name in list(settings) if name.endswith("_class")}
+        books = {name: settings.pop(name) for name in ("parts", "block_manager_class") if name in settings}
         config = EngineConfig(**settings)
         loaded = load_model(model, dtype=dtype, device=device, attn_implementation=ATTENTION_NAME)
-        self.engine = LLMEngine(loaded, config, **classes)
+        self.engine = LLMEngine(loaded, config, **books)
         self._ids = (f"llm-{number}" for number in count())
 
     @property

@@ -108,8 +108,8 @@ class ModelRunner:
         if num_blocks < 1:
             raise InvalidConfigError(
                 f"no memory is left for a pool: gpu_memory_utilization={config.gpu_memory_utilization} "
-                f"leaves {max(memory, 0)} bytes, a token takes {self.shape.bytes_per_token} and a block holds "
-                f"{self.block_size}"
+                f"leaves {max(memory, 0)} bytes, a block takes "
+                f"{self.block_size * self.shape.bytes_per_token} bytes"
             )
         return min(num_blocks, most_useful)
 

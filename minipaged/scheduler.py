@@ -51,6 +51,11 @@ class Schedule:
     handling: Request | None = None  # whom the planning is about right now
 
     @property
+    def is_empty(self) -> bool:
+        """Whether nothing is computed, moved or decided."""
+        return not (self.rows or self.moves or self.preempted or self.outgrown)
+
+    @property
     def copies(self) -> list[tuple[int, int]]:
         """The copies that copy-on-write asks for: (source, destination)."""
         return [(move.source, move.destination) for move in self.moves if move.kind == "copy"]

@@ -8,7 +8,7 @@ Page: docs/concepts/attention.md.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import exp, inf, tanh
 from typing import Any, NamedTuple
 
@@ -39,20 +39,21 @@ def decode_attention(
     query: [num_heads][head_dim]. key_cache, value_cache: [num_blocks][block_size][num_kv_heads][head_dim].
     Returns [num_heads][head_dim]. Query head h reads KV head h // (num_heads // num_kv_heads). Formula 4
     of the paper: o = sum over blocks j of V_j softmax(K_j q * scale). `window` W lets a token see itself
-    and the W - 1 before it; `softcap` c bends each score to c * tanh(score / c). No context gives zeros.
-    Raises ValueError for a window or a softcap that is not positive.
+    and the W - 1 before it; `softcap` c bends each score to c * tanh(score / c). A context of 0 tokens, or
+    of fewer, gives zeros. Raises ValueError for a window or a softcap that is not positive.
     """
     _check_options(window, softcap)
     if context_length <= 0:
-        return [[0.0] * len(head) for head in query]
+        return [[0.0] * len(vector) for vector in query]
     group_size = len(query) // len(key_cache[block_table[0]][0])
-    first = max(0, context_length - window) if window is not None else 0
+    first = _first_visible(context_length, window)
     outputs = []
     for head, vector in enumerate(query):
+        kv_head = head // group_size
         partial = Partial(-inf, 0.0, [0.0] * len(vector))
-        for keys, values in _visible_blocks(key_cache, value_cache, block_table, first, context_length):
-            scores = [_score(vector, key[head // group_size], scale, softcap) for key in keys]
-            partial = fold_block(partial, scores, [value[head // group_size] for value in values])
+        for keys, values in visible_blocks(key_cache, value_cache, block_table, first, context_length):
+            scores = [_bent(_dot(vector, key[kv_head]) * scale, softcap) for key in keys]
+            partial = fold_block(partial, scores, [value[kv_head] for value in values])
         outputs.append([x / partial.total for x in partial.weighted])
     return outputs
 
@@ -83,49 +84,67 @@ def prefill_attention(
     ]
 
 
+def visible_blocks(
+    key_cache: Any, value_cache: Any, block_table: Sequence[int], first: int, end: int
+) -> Iterator[tuple[Any, Any]]:
+    """The keys and values of positions first to end - 1, block by block, for 0 <= first < end.
+
+    Yields one pair for each block that holds one of these positions, in the order of the table: the visible
+    slots of key_cache[block], and those of value_cache[block], both [num_slots][num_kv_heads][head_dim]. No
+    other slot is touched, and no other table entry: they may hold anything.
+    """
+    block_size = len(key_cache[block_table[0]])
+    for index in range(first // block_size, -(-end // block_size)):
+        block, before = block_table[index], index * block_size
+        start, stop = max(first - before, 0), min(end - before, block_size)
+        yield key_cache[block][start:stop], value_cache[block][start:stop]
+
+
 def fold_block(partial: Partial, scores: Sequence[float], values: Sequence[Vector]) -> Partial:
     """Fold one block's scores and values into the running softmax (online softmax, Milakov 2018).
 
-    Whatever was summed so far was relative to the old maximum; `rescale` makes it relative to the new one.
+    scores: [num_slots]; values: [num_slots][head_dim]. Whatever was summed so far was relative to the old
+    maximum; multiplied by exp(old maximum - new maximum) it is relative to the new one. Without scores the
+    partial stays as it was. What is passed in is not changed.
     """
     if len(scores) == 0:
         return partial
     maximum = max(partial.maximum, *scores)
     rescale = exp(partial.maximum - maximum)
     weights = [exp(score - maximum) for score in scores]
-    weighted = [x * rescale for x in partial.weighted]
-    for weight, value in zip(weights, values, strict=True):
-        weighted = [x + weight * v for x, v in zip(weighted, value, strict=True)]
+    weighted = [
+        x * rescale + _dot(weights, [value[i] for value in values]) for i, x in enumerate(partial.weighted)
+    ]
     return Partial(maximum, partial.total * rescale + sum(weights), weighted)
 
 
 def merge_partials(partials: Sequence[Partial]) -> list[float]:
-    """Attention over a context that was split into parts, from each part's result. An empty part is neutral.
+    """Attention over a context that was split into parts, from each part's result: [head_dim].
 
     This is how a long context is spread over many programs (flash decoding): each folds its own blocks,
-    and the parts are merged at the end by the same rescaling.
+    and the parts are merged at the end by the same rescaling. A part without scores is neutral; where all
+    are, the result is zeros. The order of the parts doesn't matter.
     """
     maximum = max(partial.maximum for partial in partials)
+    head_dim = len(partials[0].weighted)
     if maximum == -inf:
-        return [0.0] * len(partials[0].weighted)
+        return [0.0] * head_dim
     rescale = [exp(partial.maximum - maximum) for partial in partials]
-    total = sum(r * partial.total for r, partial in zip(rescale, partials, strict=True))
-    columns = zip(*(partial.weighted for partial in partials), strict=True)
-    return [sum(r * x for r, x in zip(rescale, column, strict=True)) / total for column in columns]
+    total = _dot(rescale, [partial.total for partial in partials])
+    return [_dot(rescale, [partial.weighted[i] for partial in partials]) / total for i in range(head_dim)]
 
 
-def _visible_blocks(
-    key_cache: Any, value_cache: Any, block_table: Sequence[int], first: int, end: int
-) -> list[tuple[Any, Any]]:
-    """Keys and values of positions first to end - 1, block by block; no other slot is ever touched."""
-    block_size = len(key_cache[block_table[0]])
-    parts = []
-    for index in range(first // block_size, -(-end // block_size)):
-        start = max(first - index * block_size, 0)
-        stop = min(end - index * block_size, block_size)
-        block = block_table[index]
-        parts.append((key_cache[block][start:stop], value_cache[block][start:stop]))
-    return parts
+def _dot(left: Vector, right: Vector) -> float:
+    """The sum of the products, number by number."""
+    return sum(x * y for x, y in zip(left, right, strict=True))
+
+
+def _bent(score: float, softcap: float | None) -> float:
+    return softcap * tanh(score / softcap) if softcap is not None else score
+
+
+def _first_visible(context_length: int, window: int | None) -> int:
+    return max(0, context_length - window) if window is not None else 0
 
 
 def _check_options(window: int | None, softcap: float | None) -> None:
@@ -133,9 +152,3 @@ def _check_options(window: int | None, softcap: float | None) -> None:
         raise ValueError(f"window must be a positive number of tokens or None, got {window}")
     if softcap is not None and not softcap > 0:
         raise ValueError(f"softcap must be a positive number or None, got {softcap}")
-
-
-def _score(query: Vector, key: Vector, scale: float, softcap: float | None) -> float:
-    """The scaled dot product of one query and one key, bent by `softcap` if there is one."""
-    score = sum(q * k for q, k in zip(query, key, strict=True)) * scale
-    return softcap * tanh(score / softcap) if softcap is not None else score

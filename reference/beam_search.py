@@ -16,20 +16,71 @@ from .block_table import BlockTable
 from .copy_on_write import SharingAllocator, copy_on_write
 
 
+def counts_after(
+    block_tables: Sequence[BlockTable], parents: Iterable[int], allocator: SharingAllocator
+) -> dict[int, int]:
+    """The count that each block of the old beams will have once the new ones have taken their place.
+
+    By block, those included that fall to 0. A block loses a use for each old table that names it and gains
+    one for each new beam whose parent's table names it; uses by others than these beams stay. Copies aren't
+    counted yet. Changes nothing.
+    """
+    before = Counter(block for table in block_tables for block in table.blocks)
+    after = Counter(block for parent in parents for block in block_tables[parent].blocks)
+    return {block: allocator.reference_count(block) - before[block] + after[block] for block in before}
+
+
+def copies_needed(
+    block_tables: Sequence[BlockTable], parents: Iterable[int], allocator: SharingAllocator
+) -> int:
+    """How many blocks must be copied before each of the new beams can write its next token.
+
+    A new beam writes to its last block if that has an empty slot. Of the writers of one block the last keeps
+    it, unless somebody else reads it: then each of them needs a copy. Changes nothing.
+    """
+    parents = list(parents)
+    counts = counts_after(block_tables, parents, allocator)
+    continued = [block_tables[parent] for parent in parents]
+    writers = Counter(table.blocks[-1] for table in continued if table.num_empty_slots)
+    return sum(number - (counts[block] == number) for block, number in writers.items())
+
+
+def fork_beams(
+    block_tables: Sequence[BlockTable], parents: Iterable[int], allocator: SharingAllocator
+) -> list[BlockTable]:
+    """New beam i gets a table of its own that names the blocks of beam `parents[i]`; the old are given up.
+
+    A parent named several times is forked, one not named is pruned. Counts move, nothing is copied: for
+    whoever does copy-on-write before each write anyway. Needs no block, so it can't fail for want of one.
+    Raises ValueError as `reorder_beams` does; nothing has changed then.
+    """
+    parents = list(parents)
+    _check_beams(block_tables, parents, allocator)
+    new_tables = [block_tables[parent].fork() for parent in parents]
+    # Counted first, and all at once: a block that goes on must not fall to zero in between.
+    allocator.share([block for table in new_tables for block in table.blocks])
+    for table in block_tables:
+        allocator.free(table.blocks)
+    return new_tables
+
+
 def reorder_beams(
     block_tables: Sequence[BlockTable], parents: Iterable[int], allocator: SharingAllocator
 ) -> tuple[list[BlockTable], list[tuple[int, int]]]:
     """Replace a request's beams by new ones: new beam i continues beam `parents[i]` (paper section 4.4).
 
     A parent named several times is forked, one not named is pruned; there may be more or fewer new beams
-    than old ones. Returns the tables of the new beams, and the pairs (source, destination) to hand to
-    `copy_blocks` before anything is written. The old tables are given up, and must not be used again.
+    than old ones. In the order of the new beams, each whose last block has an empty slot then gets a copy of
+    that block, unless it is alone in it by then. Returns the tables of the new beams, and the pairs (source,
+    destination) to hand to `copy_blocks` before anything is written. The old tables are given up, and must
+    not be used again.
 
     Raises ValueError for a parent that isn't there or tables whose blocks aren't in use, and
     OutOfBlocksError where the blocks don't suffice for the copies; nothing has changed then.
     """
     parents = list(parents)
-    _check_room(block_tables, _forks(block_tables, parents, allocator), allocator)
+    _check_beams(block_tables, parents, allocator)
+    _check_room(block_tables, parents, allocator)
     new_tables = fork_beams(block_tables, parents, allocator)
     last_blocks = [
         copy_on_write(table.blocks, len(table) - 1, allocator)
@@ -39,26 +90,10 @@ def reorder_beams(
     return new_tables, [pair for pair in last_blocks if pair is not None]
 
 
-def fork_beams(
-    block_tables: Sequence[BlockTable], parents: Iterable[int], allocator: SharingAllocator
-) -> list[BlockTable]:
-    """`reorder_beams` without the copies: for whoever does copy-on-write before each write anyway.
-
-    Needs no block, so it can't fail for want of one. Raises ValueError as `reorder_beams` does.
-    """
-    new_tables = _forks(block_tables, parents, allocator)
-    # Counted first, and all at once: a block that goes on must not fall to zero in between.
-    allocator.share([block for table in new_tables for block in table.blocks])
-    for table in block_tables:
-        allocator.free(table.blocks)
-    return new_tables
-
-
-def _forks(
-    block_tables: Sequence[BlockTable], parents: Iterable[int], allocator: SharingAllocator
-) -> list[BlockTable]:
-    """The new tables, once it is clear that the old ones can be given up."""
-    parents = list(parents)
+def _check_beams(
+    block_tables: Sequence[BlockTable], parents: Sequence[int], allocator: SharingAllocator
+) -> None:
+    """Raise ValueError unless the old tables can be given up, and each parent is one of them."""
     for block, times in Counter(block for table in block_tables for block in table.blocks).items():
         if times > allocator.reference_count(block):
             count = allocator.reference_count(block)
@@ -66,20 +101,15 @@ def _forks(
     for parent in parents:
         if not 0 <= parent < len(block_tables):
             raise ValueError(f"parents: {parent} is not one of the {len(block_tables)} beams")
-    return [block_tables[parent].fork() for parent in parents]
 
 
 def _check_room(
-    old_tables: Sequence[BlockTable], new_tables: Sequence[BlockTable], allocator: SharingAllocator
+    block_tables: Sequence[BlockTable], parents: Sequence[int], allocator: SharingAllocator
 ) -> None:
     """Raise OutOfBlocksError unless the copies fit: in what is available and what the old beams give up."""
-    before = Counter(block for table in old_tables for block in table.blocks)
-    after = Counter(block for table in new_tables for block in table.blocks)
-    count = {block: allocator.reference_count(block) - before[block] + after[block] for block in before}
-    writers = Counter(table.blocks[-1] for table in new_tables if table.num_empty_slots)
-    # The last writer keeps the block, unless others than these beams read it.
-    needed = sum(number - (count[block] == number) for block, number in writers.items())
-    dropped = [block for block, number in count.items() if number == 0]
+    needed = copies_needed(block_tables, parents, allocator)
+    counts = counts_after(block_tables, parents, allocator)
+    dropped = [block for block, count in counts.items() if count == 0]
     available = allocator.num_available + sum(map(allocator.can_reuse, dropped))
     if needed > available:
         raise OutOfBlocksError(needed, available)

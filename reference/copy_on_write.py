@@ -46,10 +46,10 @@ def copy_on_write(
 ) -> tuple[int, int] | None:
     """Make entry `index` of a table safe to write to (paper section 4.4).
 
-    Returns None where the block is the sequence's own; else repoints the entry to a new block and returns
-    the pair (source, destination) to hand to `copy_blocks` before anything is written. Where no block is
-    left, raises OutOfBlocksError, and ValueError for a block that is not in use; the table and all counts
-    are then as they were.
+    Returns None where the block is the sequence's own; else repoints the entry to a new block, gives up one
+    use of the old one and returns the pair (source, destination) to hand to `copy_blocks` before anything is
+    written. Where no block is left, `allocate` raises OutOfBlocksError; a block that is not in use raises
+    ValueError. The table and all counts are then as they were.
     """
     source = block_table[index]
     users = allocator.reference_count(source)
@@ -68,8 +68,8 @@ def independent_copies(pairs: Sequence[tuple[Place, Place]]) -> list[list[tuple[
 
     A block may be given up and taken again between two copies of a step: as a destination twice, or as a
     source first and a destination later. A new launch begins where a pair writes what an earlier one of the
-    same launch reads or writes, or reads what it writes. A place is a block id, or whatever names a block
-    where there are several pools.
+    same launch reads or writes, or reads what it writes, and nowhere else. The pairs stay in their order. A
+    place is a block id, or whatever names a block where there are several pools.
     """
     launches: list[list[tuple[Place, Place]]] = []
     read: set[Place] = set()
@@ -87,9 +87,18 @@ def independent_copies(pairs: Sequence[tuple[Place, Place]]) -> list[list[tuple[
 def copy_blocks(pool: MutableSequence[Any], sources: Sequence[int], destinations: Sequence[int]) -> None:
     """Copy whole blocks within the pool: pool[destinations[i]] = pool[sources[i]], for all i at once.
 
-    pool: [num_blocks][...], changed in place. Since a launch copies all pairs at the same time, a block
-    may be a destination only once, and not a source as well. Raises ValueError otherwise.
+    pool: [num_blocks][...], changed in place. Afterwards a block and its copy are equal and have nothing in
+    common: what is written to one, at any depth, is not seen in the other. Since a launch copies all pairs
+    at the same time, a block may be a destination only once, and not a source as well. Raises ValueError
+    otherwise (`_check_copies`), and copies nothing.
     """
+    _check_copies(pool, sources, destinations)
+    for source, destination in zip(sources, destinations, strict=True):
+        pool[destination] = deepcopy(pool[source])
+
+
+def _check_copies(pool: Sequence[Any], sources: Sequence[int], destinations: Sequence[int]) -> None:
+    """Raise ValueError for pairs that can't be copied all at once, or for no block of this pool."""
     if len(sources) != len(destinations):
         raise ValueError(f"{len(sources)} sources but {len(destinations)} destinations")
     for block in [*sources, *destinations]:
@@ -99,5 +108,3 @@ def copy_blocks(pool: MutableSequence[Any], sources: Sequence[int], destinations
         raise ValueError(f"destinations must be distinct, got {list(destinations)}")
     if both := set(sources) & set(destinations):
         raise ValueError(f"blocks {sorted(both)} are both source and destination")
-    for source, destination in zip(sources, destinations, strict=True):
-        pool[destination] = deepcopy(pool[source])

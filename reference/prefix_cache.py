@@ -23,7 +23,7 @@ HashFunction = Callable[[Any, tuple[Any, ...]], Hashable]
 
 
 def chain_hash(parent_digest: Any, content: tuple[Any, ...]) -> Hashable:
-    """SHA-256 over the parent's digest and a block's token ids; the root hashes its salt."""
+    """SHA-256 over the parent's digest and a block's token ids; the root has no parent and hashes (salt,)."""
     if parent_digest is None:
         return sha256(repr(content).encode()).digest()
     return sha256(parent_digest + array("q", content).tobytes()).digest()
@@ -65,13 +65,15 @@ class PrefixChain:
         hash_function: HashFunction = chain_hash,
     ) -> None:
         check_block_size(block_size)
+        if salt is not None and not isinstance(salt, str):  # 0 and False are equal, and so might share
+            raise TypeError(f"salt must be a string or None, got {salt!r}")
         self.token_ids = token_ids
         self.block_size = block_size
         self._hash = hash_function
-        self._links = [Prefix(None, (salt,), hash_function)]
+        self._links = [Prefix(None, (salt,), hash_function)]  # the root; the link of block i is at i + 1
 
     def __getitem__(self, index: int) -> Prefix:
-        """The link of full block `index`. Raises IndexError where the sequence has no such block."""
+        """The link of full block `index`, made once. Raises IndexError where the block isn't full (yet)."""
         if index < 0:
             raise IndexError(f"block {index} can't be asked for: blocks are counted from 0")
         while len(self._links) <= index + 1:
@@ -90,6 +92,7 @@ class PrefixChain:
 
     def adopt(self, index: int, link: Prefix) -> None:
         """Take an equal link that another sequence made, so that later comparisons end at once."""
+        link.parent = self._links[index]
         self._links[index + 1] = link
         if index + 2 < len(self._links):
             self._links[index + 2].parent = link
@@ -113,6 +116,11 @@ class PrefixCache:
         """Blocks that `allocate` can hand out: the free and the cached ones."""
         return self.allocator.num_free + len(self._unused)
 
+    @property
+    def cached_blocks(self) -> list[int]:
+        """Blocks that nobody uses and a prompt may find, the next to be evicted first."""
+        return list(self._unused)
+
     def reference_count(self, block: int) -> int:
         """How many live block-table entries name `block`."""
         return self.allocator.reference_count(block)
@@ -128,11 +136,11 @@ class PrefixCache:
         its last token still gives up its last block. Nothing is pinned yet: see `share`.
         """
         found: list[int] = []
-        for index in range(max(len(chain.token_ids) - 1, 0) // chain.block_size):
-            entry = self._find(chain, index)
-            if entry is None:
+        for index in range((len(chain.token_ids) - 1) // chain.block_size):
+            block = self._find(chain, index)
+            if block is None:
                 break
-            found.append(entry)
+            found.append(block)
         return found
 
     def share(self, blocks: Iterable[int]) -> None:
@@ -146,8 +154,9 @@ class PrefixCache:
         """Make full blocks `start` to `stop` - 1 of a table findable. Their K and V must be written.
 
         Where an equal prefix is findable already, the second copy stays a plain block. Where a different
-        one has the same digest, the first keeps its place: a collision costs no more than a miss.
-        Raises IndexError, and publishes nothing, where a block is not full.
+        one has the same digest, the first keeps its place: a collision costs no more than a miss. A findable
+        block is retained by the allocator, once. Raises IndexError, and publishes nothing, where a block is
+        not full or not in the table.
         """
         num_full = min(len(chain.token_ids) // chain.block_size, len(blocks))
         if start < 0 or stop > num_full:
@@ -162,7 +171,7 @@ class PrefixCache:
                 self._digests[blocks[index]] = digest
 
     def allocate(self, num_blocks: int = 1) -> list[int]:
-        """Take `num_blocks` blocks, evicting cached ones where needed; all or nothing."""
+        """Take `num_blocks` blocks, evicting cached ones where the free don't suffice; all or nothing."""
         if num_blocks > self.num_available:
             raise OutOfBlocksError(num_blocks, self.num_available)
         while self.allocator.num_free < num_blocks:
@@ -170,7 +179,7 @@ class PrefixCache:
         return self.allocator.allocate(num_blocks)
 
     def free(self, blocks: Sequence[int]) -> list[int]:
-        """Give up one use of each block of a table, and return those that nobody uses any more.
+        """Give up one use of each block of a table; keep, and return, those that nobody uses any more.
 
         The allocator frees the tail before the head, so it is also evicted before it: a head without its tail
         is still a prefix, a tail without its head can't be found.
@@ -184,12 +193,13 @@ class PrefixCache:
         return block in self._digests
 
     def _find(self, chain: PrefixChain, index: int) -> int | None:
-        """The block that holds link `index` of the chain, once its tokens have been compared."""
+        """The block that holds link `index`, once its tokens have been compared, and the chain adopts it."""
         link = chain[index]
-        known, block = self._blocks.get(link.digest, (None, -1))
-        if known is None or not known.same_tokens(link):
+        if link.digest not in self._blocks:
             return None
-        known.parent = link.parent
+        known, block = self._blocks[link.digest]
+        if not known.same_tokens(link):
+            return None
         chain.adopt(index, known)
         return block
 
@@ -198,7 +208,7 @@ class PrefixCache:
         self._unused.update((block, None) for block in unused if block in self._digests)
 
     def _evict(self) -> None:
-        """Give the least recently used cached block back to the free stack."""
+        """Give the least recently used cached block, findable no more, back to the free stack."""
         block, _ = self._unused.popitem(last=False)
         del self._blocks[self._digests.pop(block)]
         self.allocator.release(block)

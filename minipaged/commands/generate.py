@@ -6,6 +6,9 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from io import StringIO
+from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
@@ -14,6 +17,7 @@ from ..errors import InvalidRequestError
 from ..llm import LLM, Message
 from ..outputs import RequestOutput
 from ..sampling_params import BeamSearchParams, SamplingParams
+from ..trace import Trace, write_page
 from .show_blocks import BlockRecorder, print_summary
 
 Params = SamplingParams | BeamSearchParams
@@ -31,7 +35,8 @@ def generate(args: argparse.Namespace, params: Params, make_llm: Callable[[], LL
     names = [_name(i) for i in range(len(prompts))]
     recorder = BlockRecorder(llm.engine)
     start = time.perf_counter()
-    outputs = _serve(llm, dict(zip(names, prompts, strict=True)), params)
+    with _traced(llm, args.trace, " · ".join(args.prompts)):
+        outputs = _serve(llm, dict(zip(names, prompts, strict=True)), params)
     seconds = time.perf_counter() - start
     if args.show_blocks:
         recorder.draw(console, dict(zip(names, args.prompts, strict=True)))
@@ -62,6 +67,26 @@ def chat(args: argparse.Namespace, params: Params, make_llm: Callable[[], LLM]) 
         if output is not None:
             facts = f"{output.num_cached_tokens} of {len(output.prompt_token_ids)} prompt tokens"
             console.print(f"\n[dim]{facts} came from the cache[/]")
+
+
+@contextmanager
+def _traced(llm: LLM, path: str | None, title: str) -> Iterator[None]:
+    """Write what happens meanwhile to `path`: the trace itself, or where it ends in .html a page of it."""
+    if path is None:
+        yield
+        return
+    try:
+        Path(path).touch()  # better now than after the work
+    except OSError as error:
+        raise InvalidRequestError(f"trace={path!r} can't be written: {error.strerror}") from error
+    lines = StringIO()
+    with Trace(llm.engine, lines):
+        yield
+    if path.endswith(".html"):
+        write_page(lines.getvalue(), Path(path), title)
+    else:
+        Path(path).write_text(lines.getvalue(), encoding="utf-8")
+    console.print(f"[dim]What the blocks did is in {escape(path)}[/]", soft_wrap=True)
 
 
 def _print_answer(name: str, prompt: str, output: RequestOutput) -> None:

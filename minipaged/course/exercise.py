@@ -35,7 +35,8 @@ def exercise_source(lesson: Lesson) -> str:
     assert spec is not None and spec.origin is not None
     key = _Key(lesson, Path(spec.origin).read_text(encoding="utf-8"))
     header = _HEADER.format(number=lesson.number, **vars(lesson))
-    return f"{header}\n{key.imports()}\n\n{key.definitions()}"
+    gap = "\n\n" if isinstance(key.kept[0], Definition) else "\n"
+    return f"{header}\n{key.imports()}{gap}{key.definitions()}"
 
 
 def is_untouched(lesson: Lesson, path: Path) -> bool:
@@ -53,8 +54,9 @@ def unwritten(path: Path) -> Iterator[tuple[str, int]]:
         tree = ast.parse(path.read_text(encoding="utf-8"))
     except (OSError, SyntaxError, ValueError):
         return
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef) and ast.unparse(node.body[-1]) == "raise NotImplementedError":
+    functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
+    for node in sorted(functions, key=lambda node: node.lineno):
+        if ast.unparse(node.body[-1]) == "raise NotImplementedError":
             yield node.name, node.body[-1].lineno
 
 
@@ -88,7 +90,7 @@ class _Key:
 
     def imports(self) -> str:
         """The key's own imports as far as they are used, and from the key itself what was left out."""
-        used = {n.id for top in self.kept for n in ast.walk(top) if isinstance(n, ast.Name)}
+        used = {n.id for top in self.kept for n in self._nodes(top) if isinstance(n, ast.Name)}
         package = self.lesson.key.rpartition(".")[0]
         lines = []
         for node in self.tree.body:
@@ -97,16 +99,24 @@ class _Key:
                 if names:
                     lines.append(_absolute(node, names, package))
         left_out = {name for node in self.tree.body if _is_definition(node) for name in _names(node)}
-        left_out = left_out & used - {name for node in self.kept for name in _names(node)}
+        kept = {name for node in self.kept for name in _names(node)}
+        left_out = left_out & used - kept - set(self.lesson.leave_out)
         if left_out:
-            lines.append(f"from {self.lesson.key} import {', '.join(sorted(left_out))}")
+            constants_first = sorted(left_out, key=lambda name: (not name.isupper(), name.islower(), name))
+            lines.append(f"from {self.lesson.key} import {', '.join(constants_first)}")
         future = [f"{line}\n" for line in lines if "__future__" in line]
         rest = [line for line in lines if "__future__" not in line]
         standard = [line for line in rest if line.split()[1].partition(".")[0] in sys.stdlib_module_names]
         others = [line for line in rest if "minipaged" not in line and line not in standard]
-        ours = [line for line in rest if "minipaged" in line]
+        ours = sorted(line for line in rest if "minipaged" in line)
         groups = ["\n".join(group) for group in (standard, others, ours) if group]
         return "\n".join(future) + "\n" + "\n\n".join(groups) + "\n"
+
+    def _nodes(self, top: ast.stmt) -> Iterator[ast.AST]:
+        """All nodes of a kept statement, but for the members that are left out."""
+        for node in ast.iter_child_nodes(top):
+            if f"{getattr(top, 'name', '')}.{getattr(node, 'name', '')}" not in self.lesson.leave_out:
+                yield from ast.walk(node)
 
     def definitions(self) -> str:
         """The kept classes, functions and constants, emptied where the learner is to write."""

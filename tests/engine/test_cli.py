@@ -33,6 +33,7 @@ from minipaged.cli import main
         (["hi", "--device", "tpu"], "device must be"),
         (["hi", "--max-model-len", "100000"], "max_model_len=100000 is beyond the model's own limit of 256"),
         (["hi", "--stop", ""], "stop must"),
+        (["hi", "--trace", "/no/such/folder/run.html"], "can't be written"),
     ],
 )
 def test_mistakes(
@@ -42,6 +43,15 @@ def test_mistakes(
     error = capsys.readouterr().err
     assert error.startswith("minipaged: error: ") and message in error
     assert error.count("\n") == 1
+
+
+def test_a_trace_is_written_as_a_page_or_as_lines(tiny_chat_model: Path, tmp_path: Path) -> None:
+    for name in ("run.html", "run.jsonl"):
+        path = tmp_path / name
+        arguments = ["hi <b>", "--max-tokens", "3", "--trace", str(path), "--model", str(tiny_chat_model)]
+        assert main(["generate", *arguments]) == 0
+        assert '"trace":1' in path.read_text() and "hi <b>" not in path.read_text().replace("\"hi <b>\"", "")
+    assert (tmp_path / "run.html").read_text().startswith("<!doctype html>")
 
 
 def test_models_that_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

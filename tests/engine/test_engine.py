@@ -694,6 +694,7 @@ def test_stats_add_up(make: Callable[..., LLM]) -> None:
 
 
 def test_the_reader_may_bring_own_classes(make: Callable[..., LLM]) -> None:
+    from minipaged.block_manager import Parts
     from minipaged.reference.allocator import BlockAllocator
 
     class HighestFirst(BlockAllocator):
@@ -701,7 +702,7 @@ def test_the_reader_may_bring_own_classes(make: Callable[..., LLM]) -> None:
             super().__init__(num_blocks)
             self._free.reverse()
 
-    llm = make(allocator_class=HighestFirst)
+    llm = make(parts=Parts(allocator_class=HighestFirst))
     seen = []
     llm.engine.observers.append(lambda step: seen.append(step.rows[0].request.sequences[0].table.blocks[0]))
     assert tokens(llm, [5, 6, 7]) == tokens(make(), [5, 6, 7])

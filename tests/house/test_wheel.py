@@ -85,6 +85,7 @@ def test_the_wheel_holds_every_source_file_and_nothing_else(tree: Path, wheel: P
     }
     lessons = [path for path in tree.glob("lessons/*/*") if path.suffix in (".py", ".md")]
     expected |= {f"minipaged/{path.relative_to(tree)}" for path in lessons}
+    expected |= {f"minipaged/view/{path.name}" for path in tree.glob("minipaged/view/*")}
     expected |= {"minipaged/lessons/manifest.toml", "minipaged/lessons/pytest.ini", "minipaged/py.typed"}
     files = {name for name in contents(wheel) if ".dist-info/" not in name}
     assert files == expected

@@ -18,6 +18,7 @@ from minipaged.reference.attention import (
     fold_block,
     merge_partials,
     prefill_attention,
+    visible_blocks,
 )
 
 NAN = math.nan
@@ -130,6 +131,19 @@ def test_stale_slots_never_reach_the_sum():
     assert decode_attention([[0.0]], key_cache, value_cache, padded, 3, scale=1.0) == [[3.0]]
     prompt = prefill_attention([[[0.0]]] * 3, key_cache, value_cache, padded, 3, scale=1.0)
     assert prompt == [[[1.0]], [[1.5]], [[3.0]]]
+
+
+def test_visible_blocks_are_cut_at_both_ends():
+    """Block size 4, a sequence in blocks 2 and 0: positions 3 to 5 end one and begin the next."""
+    keys = [["k4", "k5", "k6", "k7"], ["?"] * 4, ["k0", "k1", "k2", "k3"]]
+    values = [["v4", "v5", "v6", "v7"], ["?"] * 4, ["v0", "v1", "v2", "v3"]]
+    cuts = {
+        (3, 6): [(["k3"], ["v3"]), (["k4", "k5"], ["v4", "v5"])],
+        (4, 8): [(keys[0], values[0])],
+        (1, 4): [(keys[2][1:], values[2][1:])],
+    }
+    for (first, end), expected in cuts.items():
+        assert list(visible_blocks(keys, values, [2, 0, -1], first, end)) == expected
 
 
 def test_table_entries_past_the_context_change_no_bit():

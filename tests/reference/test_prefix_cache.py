@@ -643,3 +643,10 @@ PrefixCacheMachine.TestCase.settings = settings(
     max_examples=80, stateful_step_count=30, deadline=None, derandomize=True, database=None
 )
 TestPrefixCacheMachine = PrefixCacheMachine.TestCase
+
+
+@pytest.mark.parametrize("salt", [0, False, 1.5, ("a",)])
+def test_a_salt_is_a_string(salt: object) -> None:
+    """0 and False are equal in Python: a hash that is none but Python's own would let them share."""
+    with pytest.raises(TypeError, match="salt must be a string or None"):
+        PrefixChain([1, 2, 3, 4, 5], 4, salt)  # type: ignore[arg-type]

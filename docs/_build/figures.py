@@ -1,0 +1,115 @@
+"""The site's pictures, each drawn from numbers that the project itself computes."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("svg")
+
+import outputs  # noqa: E402
+from matplotlib import pyplot  # noqa: E402
+
+from minipaged.reference.contiguous import ContiguousCache, maximum, oracle, power_of_two  # noqa: E402
+from minipaged.reference.kv_cache_size import bytes_per_token, share_wasted, slots_paged  # noqa: E402
+from minipaged.reference.slot_allocator import BuddyAllocator, OutOfSlotsError  # noqa: E402
+
+BLUE, ORANGE, GREY, GREEN = "#24506b", "#d07a2d", "#b9b9b4", "#3d8a5f"
+
+
+def lengths(number: int, mean: float = 330, limit: int = 2048) -> list[int]:
+    """Token counts of requests as a chat brings them: log-normal, cut at the limit."""
+    chance = random.Random(0)
+    return [max(8, min(limit, int(chance.lognormvariate(5.45, 0.9)))) for _ in range(number)]
+
+
+def waste(axes: Any) -> None:
+    """Share of reserved slots that hold no token, by block size."""
+    sample = lengths(2000)
+    sizes = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048]
+    shares = [100 * share_wasted(sample, slots_paged(sample, size)) for size in sizes]
+    expected = [100 * (size - 1) / 2 / (sum(sample) / len(sample) + (size - 1) / 2) for size in sizes]
+    axes.plot(sizes, shares, "o-", color=BLUE, label="measured on 2,000 lengths")
+    axes.plot(sizes, expected, "--", color=ORANGE, label="(B − 1) / 2 slots a sequence")
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(sizes, [str(size) for size in sizes])
+    axes.set(xlabel="block size, tokens", ylabel="slots that hold no token, %")
+    axes.legend(frameon=False)
+
+
+def reservation(axes: Any) -> None:
+    """What becomes of a pool under the policies before paging, and under paging."""
+    names, parts = [], []
+    for name, policy in (("maximum", maximum), ("power of two", power_of_two), ("oracle", oracle)):
+        cache = ContiguousCache(BuddyAllocator(16_384), policy)
+        for number, length in enumerate(lengths(200)):
+            done = max(1, length * 2 // 3)
+            try:
+                cache.admit(number, done, length, 2048)
+            except OutOfSlotsError:
+                break
+        names.append(name)
+        usage = cache.usage(waiting_for=2048)
+        parts.append([usage.tokens, usage.reserved, usage.internal, usage.external, usage.free])
+    tokens = blocks = 0
+    for length in lengths(2000):
+        done = max(1, length * 2 // 3)
+        if blocks + slots_paged([done], 16) > 16_384:
+            break
+        tokens, blocks = tokens + done, blocks + slots_paged([done], 16)
+    names.append("paged, 16")
+    parts.append([tokens, 0, blocks - tokens, 0, 16_384 - blocks])
+    left = [0.0] * len(names)
+    labels = ("tokens", "reserved", "never used", "lost between pieces", "free")
+    for index, (label, colour) in enumerate(zip(labels, (BLUE, GREEN, ORANGE, GREY, "#ececea"), strict=True)):
+        shares = [100 * part[index] / 16_384 for part in parts]
+        axes.barh(names, shares, left=left, color=colour, label=label)
+        left = [a + b for a, b in zip(left, shares, strict=True)]
+    axes.invert_yaxis()
+    axes.set(xlabel="slots of the pool, %", xlim=(0, 100))
+    axes.legend(frameon=False, ncols=5, loc="upper center", bbox_to_anchor=(0.5, 1.18), fontsize=8)
+
+
+def cache_size(axes: Any) -> None:
+    """KV cache of one request, by its length, for models of different shape."""
+    shapes = {
+        "OPT-13B (40 heads)": (40, 40, 128, 2),
+        "Llama 2 7B (32 heads)": (32, 32, 128, 2),
+        "Llama 3 8B (8 of 32 heads)": (32, 8, 128, 2),
+        "SmolLM2-135M (3 of 9 heads)": (30, 3, 64, 2),
+    }
+    tokens = [128 * 2**i for i in range(7)]
+    for (name, shape), colour in zip(shapes.items(), (ORANGE, GREEN, BLUE, GREY), strict=True):
+        axes.plot(tokens, [bytes_per_token(*shape) * n / 2**30 for n in tokens], "o-", color=colour, label=name)
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xticks(tokens, [f"{n:,}" for n in tokens])
+    axes.set(xlabel="tokens in one request", ylabel="KV cache, GiB, 16-bit values")
+    axes.legend(frameon=False)
+
+
+FIGURES: list[Callable[[Any], None]] = [waste, reservation, cache_size]
+
+
+def main() -> None:
+    """Draw all figures, unless they are there and the sources the same."""
+    paths = {draw: outputs.FIGURES / f"{draw.__name__}.svg" for draw in FIGURES}
+    if outputs.is_fresh(outputs.FIGURES, __file__) and all(path.is_file() for path in paths.values()):
+        return
+    matplotlib.rcParams.update({"font.family": "sans-serif", "font.size": 10, "svg.hashsalt": "minipaged",
+                                "axes.spines.top": False, "axes.spines.right": False})  # fmt: skip
+    outputs.FIGURES.mkdir(parents=True, exist_ok=True)
+    for draw, path in paths.items():
+        figure, axes = pyplot.subplots(figsize=(7, 3.4), layout="constrained")
+        draw(axes)
+        figure.savefig(path, metadata={"Date": None}, transparent=True)
+        pyplot.close(figure)
+    outputs.made(outputs.FIGURES, __file__)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,202 @@
+"""What the site's pages may ask of the build, so that nothing on them is pasted.
+
+A line of a page that is one of these is replaced when the site is built; a name that is gone fails the build:
+
+    {{ code reference/allocator.py BlockAllocator.allocate }}     the source of a function, class or constant
+    {{ twins allocator.py BlockAllocator.free | launch_free }}    reference and kernel, side by side
+    {{ trace beams }}                                             the block view, replaying a recorded run
+    {{ figure waste "What the picture shows" }}                   a picture made by docs/_build/figures.py
+    {{ output minipaged lessons hint 3 }}                         a command, and what it prints
+    {{ exercise 05_copy_on_write }}                               a lesson: what to write, and how to grade it
+    {{ results cpu-bench.json }}                                  what a benchmark measured, and on what machine
+    {{ lessons }}                                                 the table of all lessons
+
+A fenced block opened with "```python cell" becomes a cell that runs in the browser. The build runs it too,
+and prints below it what came out.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+sys.path.insert(0, str(HERE))
+
+import glossary_page  # noqa: E402
+import outputs  # noqa: E402
+import results  # noqa: E402
+import sources  # noqa: E402
+
+from minipaged.course.manifest import Course, Lesson  # noqa: E402
+
+MODULES = HERE / "node_modules"
+PYODIDE = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json")
+DIRECTIVE = re.compile(r"^\{\{ (\w+)(?: (.*?))? \}\}$", re.MULTILINE)
+CELL = re.compile(r"^```python cell\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LANGUAGES = {".py": "python"}
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add what is generated or comes from elsewhere in the repository."""
+    if not MODULES.is_dir():
+        raise PluginError("docs/_build/node_modules is missing: run make docs, which installs it")
+    for name in PYODIDE:
+        add(files, config, f"assets/pyodide/{name}", MODULES / "pyodide" / name)
+    katex = MODULES / "katex" / "dist"
+    add(files, config, "assets/katex/katex.min.css", katex / "katex.min.css")
+    add(files, config, "assets/katex/katex.min.js", katex / "katex.min.js")
+    add(files, config, "assets/katex/auto-render.min.js", katex / "contrib" / "auto-render.min.js")
+    for font in sorted(katex.glob("fonts/*.woff2")):
+        add(files, config, f"assets/katex/fonts/{font.name}", font)
+    for name in ("block_view.js", "block_view.css"):
+        add(files, config, f"assets/{name}", ROOT / "minipaged" / "view" / name)
+    for path in sorted([*outputs.TRACES.glob("*.jsonl"), *outputs.FIGURES.glob("*.svg")]):
+        add(files, config, f"assets/made/{path.name}", path)
+    glossary = glossary_page.page(HERE / "glossary.md")
+    files.append(File.generated(config, "glossary.md", content=glossary))
+    text = {path.name: path.read_text() for path in sorted((ROOT / "reference").glob("*.py"))}
+    files.append(File.generated(config, "assets/reference.json", content=json.dumps(text)))
+    for folder in sources.FOLDERS:
+        for path in sorted((ROOT / folder).glob("*.py")):
+            page = f"source/{folder}/{path.stem}.md"
+            files.append(File.generated(config, page, content=sources.page(path)))
+    return files
+
+
+def add(files: Files, config: Any, uri: str, path: Path) -> None:
+    """One file of the site whose content lies at `path`."""
+    if not path.is_file():
+        raise PluginError(f"{uri}: {path.relative_to(ROOT)} is missing: run make docs, which makes it")
+    files.append(File.generated(config, uri, abs_src_path=str(path)))
+
+
+def on_page_markdown(markdown: str, page: Page, config: Any, files: Files) -> str:
+    """Carry out what the page asks for."""
+    here = Here(page)
+    markdown = CELL.sub(lambda match: here.cell(match[1]), markdown)
+    return DIRECTIVE.sub(lambda match: here.directive(match[1], match[2] or ""), markdown)
+
+
+def on_page_content(html: str, page: Page, config: Any, files: Files) -> str:
+    """Lines of a source page are known by their number: allocator.html#L71."""
+    return html.replace("__codelineno-0-", "L") if page.file.src_uri.startswith("source/") else html
+
+
+class Here:
+    """The page that asks."""
+
+    def __init__(self, page: Page) -> None:
+        self.page = page
+        self.up = "../" * page.file.src_uri.count("/")
+
+    def directive(self, name: str, rest: str) -> str:
+        """The Markdown or HTML that stands for a directive."""
+        make = getattr(self, f"make_{name}", None)
+        if make is None:
+            raise PluginError(f"{self.page.file.src_uri}: no directive {name!r}")
+        try:
+            return str(make(rest))
+        except (LookupError, OSError, ValueError) as error:
+            raise PluginError(f"{self.page.file.src_uri}: {{{{ {name} {rest} }}}}: {error}") from error
+
+    def make_code(self, rest: str) -> str:
+        """A listing, with a link to where it stands."""
+        file, *names = rest.split()
+        return "\n\n".join(self.listing(file, name) for name in names or [""])
+
+    def make_twins(self, rest: str) -> str:
+        """Two columns: what the reference does, and what the kernel does."""
+        file, _, names = rest.partition(" ")
+        left, _, right = names.partition("|")
+        columns = []
+        for folder, wanted in (("reference", left.split()), ("kernels", right.split())):
+            listings = "\n\n".join(self.listing(f"{folder}/{file}", name) for name in wanted)
+            columns.append(f'<div class="twin" markdown>\n\n{listings}\n\n</div>')
+        return f'<div class="twins" markdown>\n\n{columns[0]}\n\n{columns[1]}\n\n</div>'
+
+    def listing(self, file: str, name: str) -> str:
+        """One listing of a file of the repository."""
+        code, line = sources.find(ROOT / file, name)
+        target = f"{self.up}source/{file.removesuffix('.py')}.md#L{line}"
+        return f"{_fenced('python', code)}\n\n[{file}, line {line}]({target}){{ .source }}"
+
+    def make_trace(self, rest: str) -> str:
+        """The block view of a recorded run."""
+        if not (outputs.TRACES / f"{rest}.jsonl").is_file():
+            raise LookupError(f"no such trace; there are {sorted(p.stem for p in outputs.TRACES.glob('*.jsonl'))}")
+        return f'<div class="block-view" data-trace="{self.up}assets/made/{rest}.jsonl"></div>'
+
+    def make_figure(self, rest: str) -> str:
+        """A picture and what it shows, in words."""
+        name, _, words = rest.partition(" ")
+        if not words.strip('"') or not (outputs.FIGURES / f"{name}.svg").is_file():
+            raise LookupError("no such figure, or no words for those who can't see it")
+        return f"![{words.strip(chr(34))}]({self.up}assets/made/{name}.svg){{ .figure }}"
+
+    def make_output(self, rest: str) -> str:
+        """A command, and what it printed when the site was built."""
+        return _fenced("console", f"$ {rest}\n{outputs.of_command(rest)}")
+
+    def make_results(self, rest: str) -> str:
+        """A table of measured figures, with the machine and the date of the file in benchmarks/."""
+        return results.table(ROOT / "benchmarks" / rest)
+
+    def make_exercise(self, rest: str) -> str:
+        """Where to try it oneself."""
+        lesson = Course(ROOT / "lessons").find(rest)
+        return (
+            f'!!! example "Lesson {lesson.number}: {lesson.title}"\n'
+            f"    You write {_names(lesson)}. About {lesson.minutes} minutes, {lesson.runs_on}.\n\n"
+            f"        pytest lessons/{lesson.folder}\n"
+        )
+
+    def make_lessons(self, rest: str) -> str:
+        """The course, from its manifest."""
+        rows = ["| | Lesson | You write | Minutes | Runs on | Page |", "| --- | --- | --- | --- | --- | --- |"]
+        for each in Course(ROOT / "lessons").lessons:
+            page = f"[{Path(each.page).stem.replace('_', ' ')}]({self.up}{each.page.removeprefix('docs/')})"
+            title = f"**{each.title}**<br>{each.concept}"
+            rows.append(
+                f"| {each.number} | {title} | {_names(each)} | {each.minutes} | {each.runs_on} | {page} |"
+            )
+        return "\n".join(rows)
+
+    def cell(self, code: str) -> str:
+        """A cell that runs in the browser, and what it prints."""
+        printed = outputs.of_cell(code)
+        return (
+            f'<div class="cell"><textarea class="cell-code" spellcheck="false" autocapitalize="off" '
+            f'autocomplete="off" rows="{code.count(chr(10))}" aria-label="Python code. Control and Enter run it; '
+            f'Escape, then Tab leaves it.">'
+            f"{_literal(code.rstrip())}</textarea>"
+            f'<div class="cell-buttons"><button type="button" class="cell-run">Run</button>'
+            f'<button type="button" class="cell-reset">Reset</button>'
+            f'<span class="cell-note" role="status"></span>'
+            f'<span class="cell-hint" aria-hidden="true">Ctrl+Enter runs · Esc, then Tab leaves</span></div>'
+            f'<pre class="cell-output" role="log" tabindex="0" aria-label="Output">{_literal(printed)}</pre></div>'
+        )
+
+
+def _fenced(language: str, text: str) -> str:
+    """A code block whose fence is longer than any inside of it."""
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
+    return f"{fence}{language}\n{text}\n{fence}"
+
+
+def _names(lesson: Lesson) -> str:
+    return ", ".join(f"`{name}`" for name in lesson.write)
+
+
+def _literal(text: str) -> str:
+    """Text inside of HTML that Markdown leaves as it is, over lines that may be empty."""
+    return html.escape(text).replace("\n", "&#10;").replace("*", "&#42;").replace("_", "&#95;").replace("`", "&#96;")

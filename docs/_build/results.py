@@ -1,0 +1,72 @@
+"""Tables of what the benchmarks measured, made from the JSON files in benchmarks/: no figure is typed in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+NAMES = {
+    "minipaged": "minipaged",
+    "hf-1": "Hugging Face, one at a time",
+    "hf-8": "Hugging Face, batches of 8",
+    "hf-32": "Hugging Face, batches of 32",
+    "hf-32-moved": "the same, weights in huge pages",
+}
+
+
+def table(path: Path) -> str:
+    """The table of one file, and below it where and when. Raises LookupError for a file of unknown kind."""
+    results = json.loads(path.read_text(encoding="utf-8"))
+    make = MAKERS[path.stem.partition("-")[2]]
+    return f"{make(results)}\n\n{_where(results)}"
+
+
+def _bench(results: dict[str, Any]) -> str:
+    rows = [
+        [
+            NAMES.get(name, name),
+            f"{each['tokens_per_second']:.1f}",
+            f"{each['ratio_to_best_hf']:.2f}",
+            f"{each['memory']['run_bytes'] / 2**20:,.0f}",
+            f"{each['kv_cache']['waste']:.1%}",
+        ]
+        for name, each in results["systems"].items()
+    ]
+    return _rows(["", "tokens/s", "× best Hugging Face", "memory of the run, MiB", "KV slots wasted"], rows)
+
+
+def _prefix(results: dict[str, Any]) -> str:
+    first = results["first_token"]
+    row = [
+        f"{1000 * first['seconds_with_cache']:.0f} ms",
+        f"{1000 * first['seconds_without']:.0f} ms",
+        f"{first['ratio']:.1f} ×",
+        f"{first['same_tokens']} of {first['num_requests']}",
+    ]
+    return _rows(["first token, cached prefix", "without", "faster", "answers the same"], [row])
+
+
+def _sharing(results: dict[str, Any]) -> str:
+    rows = [
+        [each["workload"], each["way"], *(f"{100 * share:.1f} %" for share in each["saved"].values()), each["paper"]]
+        for each in results["rows"]
+    ]
+    return _rows(["lengths of", "", "2", "4", "6", "paper, 2 to 6"], rows)
+
+
+MAKERS: dict[str, Callable[[dict[str, Any]], str]] = {"bench": _bench, "prefix": _prefix, "sharing": _sharing}
+
+
+def _rows(head: list[str], rows: list[list[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _where(results: dict[str, Any]) -> str:
+    machine = results.get("machine")
+    if machine is None:
+        return f"*Counted, not timed; {results['date'][:10]}.*"
+    gpu = machine["gpu"] or "no GPU"
+    return f"*{machine['cpu']}, {machine['cores']} cores, {gpu}; {results['date'][:10]}.*"

@@ -1,0 +1,74 @@
+"""5. Copy-on-write: share blocks until one sequence writes, and copy only then
+
+README.md explains it. Write each body that raises NotImplementedError; the rest is given.
+Grade it: pytest lessons/05_copy_on_write    A hint: minipaged lessons hint 5
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, MutableSequence, Sequence
+from copy import deepcopy
+from typing import Any, Protocol, TypeVar
+
+Place = TypeVar("Place", bound=Hashable)
+
+
+class Allocator(Protocol):
+    """What copy-on-write asks of whoever hands out the blocks."""
+
+    def reference_count(self, block: int) -> int:
+        """How many table entries name `block`."""
+
+    def allocate(self, num_blocks: int = 1) -> list[int]:
+        """Take blocks, all or nothing."""
+
+    def free(self, blocks: Sequence[int]) -> list[int]:
+        """Give up one use of each block."""
+
+
+def copy_on_write(
+    block_table: MutableSequence[int], index: int, allocator: Allocator
+) -> tuple[int, int] | None:
+    """Make entry `index` of a table safe to write to (paper section 4.4).
+
+    Returns None where the block is the sequence's own; else repoints the entry to a new block, gives up one
+    use of the old one and returns the pair (source, destination) to hand to `copy_blocks` before anything is
+    written. Where no block is left, `allocate` raises OutOfBlocksError; a block that is not in use raises
+    ValueError. The table and all counts are then as they were.
+    """
+    raise NotImplementedError
+
+
+def independent_copies(pairs: Sequence[tuple[Place, Place]]) -> list[list[tuple[Place, Place]]]:
+    """Cut pairs that are meant one after the other into launches that may copy all of theirs at once.
+
+    A block may be given up and taken again between two copies of a step: as a destination twice, or as a
+    source first and a destination later. A new launch begins where a pair writes what an earlier one of the
+    same launch reads or writes, or reads what it writes, and nowhere else. The pairs stay in their order. A
+    place is a block id, or whatever names a block where there are several pools.
+    """
+    raise NotImplementedError
+
+
+def copy_blocks(pool: MutableSequence[Any], sources: Sequence[int], destinations: Sequence[int]) -> None:
+    """Copy whole blocks within the pool: pool[destinations[i]] = pool[sources[i]], for all i at once.
+
+    pool: [num_blocks][...], changed in place. Afterwards a block and its copy are equal and have nothing in
+    common: what is written to one, at any depth, is not seen in the other. Since a launch copies all pairs
+    at the same time, a block may be a destination only once, and not a source as well. Raises ValueError
+    otherwise (`_check_copies`), and copies nothing.
+    """
+    raise NotImplementedError
+
+
+def _check_copies(pool: Sequence[Any], sources: Sequence[int], destinations: Sequence[int]) -> None:
+    """Raise ValueError for pairs that can't be copied all at once, or for no block of this pool."""
+    if len(sources) != len(destinations):
+        raise ValueError(f"{len(sources)} sources but {len(destinations)} destinations")
+    for block in [*sources, *destinations]:
+        if not 0 <= block < len(pool):
+            raise ValueError(f"block {block} is not one of the {len(pool)} blocks of this pool")
+    if len(set(destinations)) != len(destinations):
+        raise ValueError(f"destinations must be distinct, got {list(destinations)}")
+    if both := set(sources) & set(destinations):
+        raise ValueError(f"blocks {sorted(both)} are both source and destination")

@@ -1,0 +1,91 @@
+"""6. Beams that share blocks: fork, prune and reorder beams by moving reference counts instead of memory
+
+README.md explains it. Write each body that raises NotImplementedError; the rest is given.
+Grade it: pytest lessons/06_beam_sharing    A hint: minipaged lessons hint 6
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from minipaged.reference.allocator import OutOfBlocksError
+from minipaged.reference.block_table import BlockTable
+from minipaged.reference.copy_on_write import SharingAllocator, copy_on_write
+
+
+def counts_after(
+    block_tables: Sequence[BlockTable], parents: Iterable[int], allocator: SharingAllocator
+) -> dict[int, int]:
+    """The count that each block of the old beams will have once the new ones have taken their place.
+
+    By block, those included that fall to 0. A block loses a use for each old table that names it and gains
+    one for each new beam whose parent's table names it; uses by others than these beams stay. Copies aren't
+    counted yet. Changes nothing.
+    """
+    raise NotImplementedError
+
+
+def copies_needed(
+    block_tables: Sequence[BlockTable], parents: Iterable[int], allocator: SharingAllocator
+) -> int:
+    """How many blocks must be copied before each of the new beams can write its next token.
+
+    A new beam writes to its last block if that has an empty slot. Of the writers of one block the last keeps
+    it, unless somebody else reads it: then each of them needs a copy. Changes nothing.
+    """
+    raise NotImplementedError
+
+
+def fork_beams(
+    block_tables: Sequence[BlockTable], parents: Iterable[int], allocator: SharingAllocator
+) -> list[BlockTable]:
+    """New beam i gets a table of its own that names the blocks of beam `parents[i]`; the old are given up.
+
+    A parent named several times is forked, one not named is pruned. Counts move, nothing is copied: for
+    whoever does copy-on-write before each write anyway. Needs no block, so it can't fail for want of one.
+    Raises ValueError as `reorder_beams` does; nothing has changed then.
+    """
+    raise NotImplementedError
+
+
+def reorder_beams(
+    block_tables: Sequence[BlockTable], parents: Iterable[int], allocator: SharingAllocator
+) -> tuple[list[BlockTable], list[tuple[int, int]]]:
+    """Replace a request's beams by new ones: new beam i continues beam `parents[i]` (paper section 4.4).
+
+    A parent named several times is forked, one not named is pruned; there may be more or fewer new beams
+    than old ones. In the order of the new beams, each whose last block has an empty slot then gets a copy of
+    that block, unless it is alone in it by then. Returns the tables of the new beams, and the pairs (source,
+    destination) to hand to `copy_blocks` before anything is written. The old tables are given up, and must
+    not be used again.
+
+    Raises ValueError for a parent that isn't there or tables whose blocks aren't in use, and
+    OutOfBlocksError where the blocks don't suffice for the copies; nothing has changed then.
+    """
+    raise NotImplementedError
+
+
+def _check_beams(
+    block_tables: Sequence[BlockTable], parents: Sequence[int], allocator: SharingAllocator
+) -> None:
+    """Raise ValueError unless the old tables can be given up, and each parent is one of them."""
+    for block, times in Counter(block for table in block_tables for block in table.blocks).items():
+        if times > allocator.reference_count(block):
+            count = allocator.reference_count(block)
+            raise ValueError(f"block_tables name block {block} {times} times, its count is {count}")
+    for parent in parents:
+        if not 0 <= parent < len(block_tables):
+            raise ValueError(f"parents: {parent} is not one of the {len(block_tables)} beams")
+
+
+def _check_room(
+    block_tables: Sequence[BlockTable], parents: Sequence[int], allocator: SharingAllocator
+) -> None:
+    """Raise OutOfBlocksError unless the copies fit: in what is available and what the old beams give up."""
+    needed = copies_needed(block_tables, parents, allocator)
+    counts = counts_after(block_tables, parents, allocator)
+    dropped = [block for block, count in counts.items() if count == 0]
+    available = allocator.num_available + sum(map(allocator.can_reuse, dropped))
+    if needed > available:
+        raise OutOfBlocksError(needed, available)

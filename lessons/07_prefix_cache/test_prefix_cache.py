@@ -1,0 +1,775 @@
+"""Grades lesson 7. Read the tests if you like: they are the specification in numbers."""
+
+from __future__ import annotations
+
+from random import Random
+from types import ModuleType
+from typing import Any
+
+from minipaged.course.checks import check, check_raises, check_true, trying
+from minipaged.reference.allocator import BlockAllocator, OutOfBlocksError
+
+A = [5, 6, 7, 8, 1, 2, 3, 4, 9, 8, 7, 6]  # three full blocks of 4
+B = [2, 2, 2, 2, 3, 3, 3, 3]
+
+
+def constant_hash(parent_digest: Any, content: tuple[Any, ...]) -> int:
+    """All digests collide."""
+    return 0
+
+
+def content_hash(parent_digest: Any, content: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Digests collide where a block's own tokens are equal, whatever came before them."""
+    return content
+
+
+def new_cache(exercise: ModuleType, num_blocks: int) -> Any:
+    return exercise.PrefixCache(BlockAllocator(num_blocks))
+
+
+def published(exercise: ModuleType, cache: Any, ids: list[int], **options: Any) -> list[int]:
+    """Blocks in use that hold these tokens, the full ones findable."""
+    blocks: list[int] = cache.allocator.allocate(-(-len(ids) // 4))
+    with trying(f"publish of all {len(ids) // 4} full blocks of tokens {ids}, block size 4"):
+        cache.publish(exercise.PrefixChain(ids, 4, **options), blocks, 0, len(ids) // 4)
+    return blocks
+
+
+def cached(exercise: ModuleType, cache: Any, ids: list[int]) -> list[int]:
+    """The blocks of a request that has ended."""
+    blocks = published(exercise, cache, ids)
+    with trying(f"free({blocks}), which hold tokens {ids}"):
+        cache.free(blocks)
+    return blocks
+
+
+def found(exercise: ModuleType, cache: Any, ids: list[int], **options: Any) -> Any:
+    with trying(f"lookup of {ids}", "a block that isn't full has no link: look at full blocks only"):
+        return cache.lookup(exercise.PrefixChain(ids, 4, **options))
+
+
+def state(cache: Any) -> list[Any]:
+    """All that a refused call must leave as it was."""
+    blocks = range(cache.allocator.num_blocks)
+    counts = [cache.allocator.reference_count(block) for block in blocks]
+    findable = [block for block in blocks if cache.is_findable(block)]
+    return [cache.allocator.free_order(), counts, findable, cache.cached_blocks]
+
+
+STATE = "free blocks, counts, findable blocks and the line for eviction"
+
+
+# ---- chain_hash -------------------------------------------------------------------------------------------
+
+
+def test_a_digest_is_that_of_the_whole_chain(exercise: ModuleType) -> None:
+    """The digest of a block depends on its tokens and on all that came before."""
+    with trying("chain_hash(None, (None,)), the root without a salt", "the root's parent_digest is None"):
+        root = exercise.chain_hash(None, (None,))
+    tried = "chain_hash(root, (1, 2)) and chain_hash(other, (1, 2)), where other = chain_hash(root, (3, 4))"
+    with trying(tried):
+        other = exercise.chain_hash(root, (3, 4))
+        one, two = exercise.chain_hash(root, (1, 2)), exercise.chain_hash(other, (1, 2))
+    why = (
+        "the hash isn't chained: it is that of the block alone. K and V depend on all tokens before the "
+        "block, so "
+        "the parent's digest must be hashed as well"
+    )
+    check_true(tried, one != two, "two digests", "the same digest twice", why)
+    tried = "chain_hash(root, (1, 2)), twice"
+    why = "the same chain must have the same digest whenever it is hashed"
+    check_true(tried, exercise.chain_hash(root, (1, 2)) == one, "the same digest", "another digest", why)
+    with trying("a digest as the key of a dict", "a digest is looked up in a dict: it must be hashable"):
+        {one: 1}  # noqa: B018
+
+
+def test_other_tokens_have_another_digest(exercise: ModuleType) -> None:
+    """Different tokens have different digests."""
+    reasons = {
+        ((1, 2), (2, 1)): "order counts",
+        ((1, 23), (12, 3)): "the ids' digits were joined: where one id ends and the next begins is lost",
+        ((-1, 2), (-2, 2)): "Python's hash(-1) == hash(-2): its own hash is no digest",
+        ((1, 2), (257, 2)): "a token id takes more than one byte",
+        ((1, 2), (65537, 2)): "a token id takes more than two bytes",
+        ((1, 2), (2**32 + 1, 2)): "a token id may take 8 bytes",
+        ((1, 2, 3, 4), (1, 2, 3, 5)): "all tokens count, the last one too",
+        ((1, 2, 3, 4), (0, 2, 3, 4)): "all tokens count, the first one too",
+        ((0, 0), (0, 0, 0)): "the number of tokens counts",
+    }
+    for (one, two), why in reasons.items():
+        with trying(f"chain_hash(root, {one}) and chain_hash(root, {two})", why):
+            root = exercise.chain_hash(None, (None,))
+            digests = exercise.chain_hash(root, one), exercise.chain_hash(root, two)
+        tried = f"chain_hash(root, {one}) and chain_hash(root, {two})"
+        check_true(tried, digests[0] != digests[1], "two digests", "the same digest twice", why)
+
+
+def test_another_salt_has_another_root(exercise: ModuleType) -> None:
+    """The root's digest is that of its salt."""
+    salts = [None, "", "None", "a", "b", "ab", "é"]
+    for i, one in enumerate(salts):
+        for two in salts[:i]:
+            tried = f"chain_hash(None, ({one!r},)) and chain_hash(None, ({two!r},)), two roots"
+            with trying(tried, "the root hashes its salt: a string, or None"):
+                same = exercise.chain_hash(None, (one,)) == exercise.chain_hash(None, (two,))
+            why = "the salt is missing in the digest: requests with different salts must share nothing"
+            check_true(tried, not same, "two digests", "the same digest twice", why)
+
+
+# ---- PrefixChain ------------------------------------------------------------------------------------------
+
+
+def test_a_link_for_each_full_block(exercise: ModuleType) -> None:
+    """chain[i] is the link of full block i, and its parent that of the block before."""
+    for block_size in (4, 3, 1):
+        ids = A[:11]
+        for order in (range(11 // block_size), reversed(range(11 // block_size))):
+            chain = exercise.PrefixChain(ids, block_size, "pepper")
+            links = {}
+            for i in order:
+                tried = f"chain[{i}] of tokens {ids}, block size {block_size}"
+                with trying(tried, "the root is the first of _links, so the link of block i is at i + 1"):
+                    links[i] = chain[i]
+                want = tuple(ids[i * block_size : (i + 1) * block_size])
+                why = (
+                    "block i holds tokens i * block_size to (i + 1) * block_size - 1, as a tuple; _links "
+                    "begins "
+                    "with the root"
+                )
+                check(f"content of {tried}", links[i].content, want, why)
+            tried = f"the chain of tokens {ids}, block size {block_size}, from the last link to the root"
+            link, walked = links[11 // block_size - 1], []
+            while link is not None:
+                walked.append(link.content)
+                link = link.parent
+            want_walk = [links[i].content for i in reversed(range(11 // block_size))] + [("pepper",)]
+            check(
+                tried,
+                walked,
+                want_walk,
+                "each link's parent is the link before it, and the first one's the root",
+            )
+            why = "each link is made once and kept: the same object each time"
+            check_true(
+                f"chain[0] asked twice, {tried}", chain[0] is links[0], "one object", "two objects", why
+            )
+
+
+def test_each_digest_is_made_once_from_the_one_before(exercise: ModuleType) -> None:
+    """A link's digest comes from its parent's and its tokens, with the chain's own hash function."""
+    calls: list[Any] = []
+
+    def recorder(parent_digest: Any, content: tuple[Any, ...]) -> Any:
+        calls.append((parent_digest, content))
+        return len(calls)
+
+    tried = (
+        "chain[1], chain[0] and chain[1] of tokens [5, 6, 7, 8], block size 2, with a hash function of its "
+        "own"
+    )
+    chain = exercise.PrefixChain([5, 6, 7, 8], 2, None, recorder)
+    with trying(tried):
+        digests = [chain[1].digest, chain[0].digest, chain[1].digest]
+    why = "Prefix(parent, content, self._hash), once for each link, the first one's parent being the root"
+    check(f"calls of the hash function by {tried}", calls, [(None, (None,)), (1, (5, 6)), (2, (7, 8))], why)
+    check(f"digests of {tried}", digests, [3, 2, 3], why)
+
+
+def test_a_block_that_is_not_full_has_no_link(exercise: ModuleType) -> None:
+    """A partial block has no link until it is full; nor has a block before the first."""
+    ids = A[:7]
+    with trying("PrefixChain of 7 tokens, block size 4"):
+        chain = exercise.PrefixChain(ids, 4)
+    partial = "block 1 holds 3 of 4 tokens: a partial block isn't full, and has no link yet"
+    check_raises("chain[1] of 7 tokens, block size 4", IndexError, lambda: chain[1], partial)
+    check_raises("chain[2] of 7 tokens, block size 4", IndexError, lambda: chain[2], partial)
+    why = "blocks are counted from 0: -1 would be the root, which is no block"
+    for index in (-1, -2):
+        check_raises(f"chain[{index}] of 7 tokens", IndexError, lambda i=index: chain[i], why)
+    ids.append(A[7])
+    tried = "chain[1] once an eighth token has come, after it was refused with 7"
+    with trying(tried, "token_ids grows, and a refused call has changed nothing"):
+        check(
+            f"content of {tried}",
+            chain[1].content,
+            tuple(A[4:8]),
+            "token_ids grows: read it again at each call",
+        )
+    empty = exercise.PrefixChain([], 4)
+    check_raises("chain[0] of no tokens", IndexError, lambda: empty[0], "no token, no block")
+
+
+# ---- publish and lookup -----------------------------------------------------------------------------------
+
+
+def test_what_is_published_is_found(exercise: ModuleType) -> None:
+    """A prompt finds the blocks of the longest prefix that is known, and one token is left to compute."""
+    for length, want in ((13, [0, 1, 2]), (5, [0]), (9, [0, 1]), (7, [0]), (3, []), (1, []), (0, [])):
+        check_found(exercise, length, want)
+    for length, want in ((4, []), (8, [0]), (12, [0, 1])):
+        check_found(exercise, length, want)
+
+
+def check_found(exercise: ModuleType, length: int, want: list[int]) -> None:
+    cache = new_cache(exercise, 5)
+    published(exercise, cache, A)
+    before = state(cache)
+    ids = [*A, 7][:length]
+    tried = (
+        f"lookup of the first {length} of tokens {[*A, 7]}, after the first 12 were published in blocks 0 "
+        f"to 2"
+    )
+    got = found(exercise, cache, ids)
+    check(tried, got, want, lambda got: _wrong_found(got, want, length))
+    check(
+        f"{STATE} after {tried}",
+        state(cache),
+        before,
+        "to look is not to touch: share is called by who looked",
+    )
+
+
+def _wrong_found(got: Any, want: list[int], length: int) -> str:
+    if isinstance(got, list) and len(got) > len(want) and length % 4 == 0:
+        return (
+            "the whole prompt is found and nothing is left to compute: sampling needs the logits of one "
+            "token at "
+            "least, so only blocks within the first len - 1 tokens count"
+        )
+    if isinstance(got, list) and len(got) > len(want):
+        return "only full blocks within the first len - 1 tokens can be found"
+    return "from block 0 on, one block id for each link that _find knows, as a list"
+
+
+def test_only_the_same_beginning_is_found(exercise: ModuleType) -> None:
+    """Known tokens after other tokens, or under another salt, are not found."""
+    cache = new_cache(exercise, 6)
+    published(exercise, cache, A)
+    for ids, want, why in (
+        ([5, 6, 7, 8, 0, 2, 3, 4, 9, 8, 7, 6, 0], [0], "token 4 differs: the first block only is known"),
+        ([5, 6, 7, 0, 1, 2, 3, 4, 9, 8, 7, 6, 0], [], "token 3 differs: not even the first block is known"),
+        (
+            [1, 2, 3, 4, 9, 8, 7, 6, 0],
+            [],
+            "these tokens are known in another place: the chain decides, not the block",
+        ),
+        ([5, 6, 7, 8, 9, 8, 7, 6, 0], [0], "block 2's tokens are known after two blocks, not after one"),
+    ):
+        check(
+            f"lookup of {ids}, after {A} was published in blocks 0 to 2",
+            found(exercise, cache, ids),
+            want,
+            why,
+        )
+    tried = f"lookup of {[*A, 0]} with the salt 'a', after it was published without"
+    why = "the salt is missing in the chain: requests with different salts share nothing"
+    check(tried, found(exercise, cache, [*A, 0], salt="a"), [], why)
+    published(exercise, cache, B, salt="a")
+    check(
+        f"lookup of {[*B, 0]} with the salt 'a', after it was published with it in blocks 3 and 4",
+        found(exercise, cache, [*B, 0], salt="a"),
+        [3, 4],
+        "the same salt and the same tokens are the same chain",
+    )
+    check(f"lookup of {[*B, 0]} without the salt", found(exercise, cache, [*B, 0]), [], why)
+
+
+def test_blocks_of_one_token(exercise: ModuleType) -> None:
+    """With a block size of 1 all but the last token can be found."""
+    cache = new_cache(exercise, 4)
+    blocks = cache.allocator.allocate(2)
+    with trying("publish of tokens [7, 8], block size 1"):
+        cache.publish(exercise.PrefixChain([7, 8], 1), blocks, 0, 2)
+    for ids, want in (([7, 8, 9], [0, 1]), ([7, 8], [0]), ([7], []), ([], [])):
+        tried = f"lookup of {ids}, block size 1, after [7, 8] was published in blocks 0 and 1"
+        with trying(tried, "a prompt of no tokens has no block at all"):
+            got = cache.lookup(exercise.PrefixChain(ids, 1))
+        check(tried, got, want, "at least one token is left to compute: only the first len - 1 tokens count")
+
+
+def test_nothing_is_found_past_a_hole(exercise: ModuleType) -> None:
+    """The search ends at the first block that isn't known."""
+    cache = new_cache(exercise, 4)
+    blocks = cache.allocator.allocate(3)
+    chain = exercise.PrefixChain(A, 4)
+    hole = (
+        "it went on past a hole: block 0 isn't known, so a prompt would have to compute it, and block 1 is "
+        "then of no "
+        "use before it. Stop at the first miss"
+    )
+    with trying("publish of blocks 1 and 2 of 3"):
+        cache.publish(chain, blocks, 1, 3)
+    check(
+        "lookup where blocks 1 and 2 are published, and 0 is not", found(exercise, cache, [*A, 0]), [], hole
+    )
+    findable = [cache.is_findable(block) for block in range(4)]
+    why = "publish makes blocks start to stop - 1 findable, and no others"
+    check("is_findable of blocks 0 to 3 after publish from 1 to 3", findable, [False, True, True, False], why)
+    with trying("publish of block 0 after blocks 1 and 2"):
+        cache.publish(chain, blocks, 0, 1)
+    why = "once the hole is filled the whole prefix is known"
+    check("lookup after block 0 was published, too", found(exercise, cache, [*A, 0]), [0, 1, 2], why)
+
+
+def test_a_partial_block_is_not_published(exercise: ModuleType) -> None:
+    """Publishing what isn't full, or isn't in the table, is an error that publishes nothing."""
+    for length, num_blocks, start, stop in (
+        (7, 2, 0, 2),
+        (7, 2, 1, 2),
+        (12, 2, 0, 3),
+        (8, 3, 0, 3),
+        (8, 2, -1, 1),
+        (3, 1, 0, 1),
+    ):
+        cache = new_cache(exercise, 4)
+        blocks = cache.allocator.allocate(num_blocks)
+        chain = exercise.PrefixChain(A[:length], 4)
+        before = state(cache)
+        tried = (
+            f"publish of blocks {start} to {stop - 1} of {length} tokens in a table of {num_blocks}, block "
+            f"size 4"
+        )
+        why = (
+            "a partial block can't be published: what it will hold isn't known. Full are as many as "
+            "len(token_ids) // block_size, and the table must have them"
+        )
+        check_raises(
+            tried,
+            IndexError,
+            lambda c=cache, h=chain, b=blocks, i=start, j=stop: c.publish(h, b, i, j),
+            why,
+        )
+        why = "some blocks were published before the wrong one was noticed: look at start and stop first"
+        check(f"{STATE} after the refused {tried}", state(cache), before, why)
+        retained = [block for block in blocks if not cache.allocator.can_reuse(block)]
+        check(f"blocks that the allocator retains after the refused {tried}", retained, [], why)
+    cache = new_cache(exercise, 4)
+    blocks = cache.allocator.allocate(2)
+    with trying("publish(chain, blocks, 1, 1), which is nothing"):
+        cache.publish(exercise.PrefixChain(A[:7], 4), blocks, 1, 1)
+    check(
+        "findable blocks after publish(chain, blocks, 1, 1)",
+        state(cache)[2],
+        [],
+        "start to stop - 1 is empty",
+    )
+    with trying(
+        "publish(chain, blocks, 0, 1) of 7 tokens: one full block, in a table of two", "block 0 is full"
+    ):
+        cache.publish(exercise.PrefixChain(A[:7], 4), blocks, 0, 1)
+    check("findable blocks after publish(chain, blocks, 0, 1)", state(cache)[2], [0], "block 0 is full")
+
+
+def test_a_second_copy_stays_a_plain_block(exercise: ModuleType) -> None:
+    """Where an equal prefix is findable already, publishing another copy changes nothing."""
+    cache = new_cache(exercise, 6)
+    first = published(exercise, cache, A[:8])
+    second = published(exercise, cache, A[:8])
+    check(
+        "findable blocks after tokens 0 to 7 were published in blocks 0, 1 and again in 2, 3",
+        state(cache)[2],
+        first,
+        "an equal prefix is findable already, so the second copy stays a plain block, and the first keeps "
+        "its place",
+    )
+    why = "the second copy replaced the first: the first keeps its place"
+    check("lookup after two copies were published", found(exercise, cache, A), first, why)
+    retained = [block for block in range(6) if not cache.allocator.can_reuse(block)]
+    check(
+        "blocks that the allocator retains after that",
+        retained,
+        first,
+        "retain what becomes findable, nothing else",
+    )
+    again = (
+        "publishing again what is findable is harmless: nothing is to be done, and retain can't be called "
+        "twice"
+    )
+    with trying("publish of the same blocks once more", again):
+        cache.publish(exercise.PrefixChain(A[:8], 4), first, 0, 2)
+    with trying("free of the second copy"):
+        cache.free(second)
+    why = "a plain block is free once nobody uses it: it isn't findable, so it isn't kept"
+    check("free blocks after the second copy was freed", sorted(state(cache)[0]), [2, 3, 4, 5], why)
+
+
+# ---- collisions -------------------------------------------------------------------------------------------
+
+
+def test_tokens_decide_where_digests_are_equal(exercise: ModuleType) -> None:
+    """Another prompt with the same digest is a miss, and the first keeps its place."""
+    cache = new_cache(exercise, 4)
+    published(exercise, cache, A[:4], hash_function=constant_hash)
+    chain = exercise.PrefixChain(B, 4, hash_function=constant_hash)
+    tried = f"lookup of {B}, after {A[:4]} was published with the same digest (a hash that is always 0)"
+    with trying(tried):
+        got = cache.lookup(chain)
+    why = (
+        "the hash was trusted, and a stranger's block was found: same_tokens must compare the tokens of "
+        "both chains"
+    )
+    check(tried, got, [], why)
+    why = "a chain adopts a link only once its tokens have been compared"
+    check(f"content of chain[0] after {tried}", chain[0].content, (2, 2, 2, 2), why)
+    with trying(f"publish of {B[:4]} where {A[:4]} has the same digest"):
+        cache.publish(chain, cache.allocator.allocate(1), 0, 1)
+    why = "the first keeps its place in a collision: with its entry replaced its block would be lost"
+    check(
+        "findable blocks after another prefix with the same digest was published", state(cache)[2], [0], why
+    )
+    got = found(exercise, cache, A[:5], hash_function=constant_hash)
+    check(f"lookup of {A[:5]} after that", got, [0], why)
+
+
+def test_the_whole_chain_is_compared(exercise: ModuleType) -> None:
+    """Equal blocks after different beginnings are different, even where their digests are equal."""
+    cache = new_cache(exercise, 4)
+    published(exercise, cache, [1, 1, 1, 1, 5, 5, 5, 5], hash_function=content_hash)
+    published(exercise, cache, [2, 2, 2, 2], hash_function=content_hash)
+    ids = [2, 2, 2, 2, 5, 5, 5, 5, 0]
+    check(
+        f"lookup of {ids}, after 1 1 1 1 5 5 5 5 was published in blocks 0, 1 and 2 2 2 2 in block 2, with "
+        f"a hash "
+        "that sees a block's own tokens only",
+        found(exercise, cache, ids, hash_function=content_hash),
+        [2],
+        "block 1 holds 5 5 5 5 after other tokens: compare the whole chain with same_tokens, not only the "
+        "block's own",
+    )
+
+
+# ---- free and share ---------------------------------------------------------------------------------------
+
+
+def test_what_nobody_uses_is_kept_in_line(exercise: ModuleType) -> None:
+    """A findable block that nobody uses is cached, the tail before the head; others are free."""
+    cache = new_cache(exercise, 5)
+    blocks = published(exercise, cache, A[:10])
+    with trying("free([0, 1, 2]), where 0 and 1 are findable"):
+        unused = cache.free(blocks)
+    check("free([0, 1, 2]), where 0 and 1 are findable", unused, [2, 1, 0], "what allocator.free returned")
+    check(
+        "cached_blocks after free([0, 1, 2]), where 0 and 1 are findable",
+        cache.cached_blocks,
+        [1, 0],
+        _wrong_line,
+    )
+    why = "block 2 isn't findable, so it is free; 0 and 1 are retained, so they are not"
+    check("the free blocks after that, of 5", cache.allocator.free_order(), [2, 3, 4], why)
+    check("num_available after that", cache.num_available, 5, "free and cached blocks can be handed out")
+    why = "nobody uses the blocks, and a prompt finds them: that is what the cache is for"
+    check("lookup of the same tokens after that", found(exercise, cache, A[:10]), [0, 1], why)
+    with trying("free([])"):
+        check("free([])", cache.free([]), [], "nothing is given up")
+
+
+def _wrong_line(got: Any) -> str:
+    if got == [0, 1]:
+        return (
+            "the head is evicted before the tail: a tail without its head can't be found. Keep blocks in "
+            "the order "
+            "in which the allocator freed them, from the tail on"
+        )
+    if isinstance(got, list) and 2 in got:
+        return "only findable blocks are kept: block 2 is on the free stack already"
+    return "findable blocks that fall to a count of 0 stand in line for eviction: _keep(unused)"
+
+
+def test_a_hit_leaves_the_line(exercise: ModuleType) -> None:
+    """A block in use can't be evicted: share takes it out of the line, the last free puts it back."""
+    cache = new_cache(exercise, 3)
+    cached(exercise, cache, A[:8])
+    line = (
+        "a hit block is in use and must leave the line for eviction (`_unused`), or it is evicted under "
+        "its user"
+    )
+    with trying(
+        "share([0, 1]) from a generator, where both are cached", "blocks may be gone through only once"
+    ):
+        cache.share(iter([0, 1]))
+    check("cached_blocks after share([0, 1]), where both were cached", cache.cached_blocks, [], line)
+    counts = [cache.reference_count(block) for block in range(3)]
+    check("counts after share([0, 1]), where both were cached", counts, [1, 1, 0], "one more use of each")
+    check("num_available after share([0, 1]) of 3", cache.num_available, 1, line)
+    why = "a block in use can be shared again, and is in no line: pop(block, None)"
+    with trying("share([0, 1]) again", why):
+        cache.share([0, 1])
+    with trying("free([0, 1]) with two users"):
+        check("free([0, 1]) with two users", cache.free([0, 1]), [], "one user is left")
+    check(
+        "cached_blocks after free([0, 1]) with two users",
+        cache.cached_blocks,
+        [],
+        "one user is left: not cached",
+    )
+    with trying("free([0, 1]) by the last user"):
+        check("free([0, 1]) by the last user", cache.free([0, 1]), [1, 0], "nobody uses them any more")
+    check("cached_blocks after free([0, 1]) by the last user", cache.cached_blocks, [1, 0], _wrong_line)
+
+
+def test_what_sharing_and_freeing_refuse(exercise: ModuleType) -> None:
+    """Sharing a free block, or freeing one too often, is an error that changes nothing."""
+    cache = new_cache(exercise, 4)
+    cached(exercise, cache, A[:8])
+    before = state(cache)
+    tried = "share([0, 2]), where 0 is cached and 2 is free"
+    check_raises(tried, ValueError, lambda: cache.share([0, 2]), "block 2 is free: the allocator says so")
+    why = "blocks left the line before the allocator had its say: call allocator.share first"
+    check(f"{STATE} after the refused {tried}", state(cache), before, why)
+    tried = "free([0]), where 0 is cached"
+    check_raises(tried, ValueError, lambda: cache.free([0]), "nobody uses block 0: the allocator says so")
+    why = "the line changed before the allocator had its say: call allocator.free first"
+    check(f"{STATE} after the refused {tried}", state(cache), before, why)
+
+
+def test_the_least_recently_used_comes_first(exercise: ModuleType) -> None:
+    """Who was used again goes to the end of the line."""
+    cache = new_cache(exercise, 3)
+    for first in (10, 20, 30):
+        cached(exercise, cache, [first] * 4)
+    check(
+        "cached_blocks after blocks 0, 1 and 2 were freed one after the other",
+        cache.cached_blocks,
+        [0, 1, 2],
+        LRU,
+    )
+    with trying("share([0]) and free([0])"):
+        cache.share([0])
+        cache.free([0])
+    check("cached_blocks after block 0 was used again", cache.cached_blocks, [1, 2, 0], LRU)
+    evicts = "no block is free, but cached ones can be handed out, too: evict as many as are missing"
+    with trying("allocate(1), with blocks 1, 2 and 0 cached in this order", evicts):
+        taken = cache.allocate(1)
+    check("allocate(1), with blocks 1, 2 and 0 cached in this order", taken, [1], LRU)
+    check("cached_blocks after that", cache.cached_blocks, [2, 0], LRU)
+
+
+LRU = (
+    "the least recently used block is evicted first: the first key of `_unused`; the last one used goes to "
+    "its end"
+)
+
+
+# ---- allocate ---------------------------------------------------------------------------------------------
+
+
+def test_free_blocks_are_taken_first(exercise: ModuleType) -> None:
+    """Cached blocks are evicted only where the free ones don't suffice, and no more of them than needed."""
+    cache = new_cache(exercise, 4)
+    cached(exercise, cache, A[:8])
+    for number, want, left in ((0, [], [1, 0]), (2, [2, 3], [1, 0]), (1, [1], [0]), (1, [0], [])):
+        tried = (
+            f"allocate({number}), with {cache.allocator.num_free} free blocks and cached ones "
+            f"{cache.cached_blocks}"
+        )
+        with trying(tried):
+            got = cache.allocate(number)
+        why = "free blocks come first, and then cached ones, in line: no more are evicted than are missing"
+        check(tried, sorted(got), want, why)
+        check(f"cached_blocks after {tried}", cache.cached_blocks, left, why)
+        counts = [cache.reference_count(block) for block in got]
+        check(f"counts of the blocks of {tried}", counts, [1] * number, "handed out: one user each")
+    cache = new_cache(exercise, 2)
+    with trying("allocate() without a number"):
+        check("allocate() without a number", cache.allocate(), [0], "the default of num_blocks is 1")
+
+
+def test_several_are_evicted_at_once(exercise: ModuleType) -> None:
+    """A large request evicts as many as it needs, from the front of the line."""
+    cache = new_cache(exercise, 5)
+    cached(exercise, cache, A)
+    tried = "allocate(4), with 2 free blocks and cached ones [2, 1, 0]"
+    with trying(tried):
+        got = cache.allocate(4)
+    check(
+        tried,
+        sorted(got),
+        [1, 2, 3, 4],
+        "no more are evicted than are missing: two free ones, and 2 and 1 from the line",
+    )
+    check(f"cached_blocks after {tried}", cache.cached_blocks, [0], "no more are evicted than are missing")
+    check(f"findable blocks after {tried}", state(cache)[2], [0], GONE)
+    why = "the tail was evicted, the head is still a prefix"
+    check(f"lookup of {A} after {tried}", found(exercise, cache, A), [0], why)
+
+
+GONE = (
+    "a recycled block keeps its old entry: what is evicted must not be found any more. It goes from "
+    "`_blocks` and "
+    "from `_digests`"
+)
+
+
+def test_a_recycled_block_is_not_found(exercise: ModuleType) -> None:
+    """An evicted block is findable no more, and may be published again with other tokens."""
+    cache = new_cache(exercise, 2)
+    cached(exercise, cache, A[:8])
+    with trying("allocate(2), where both blocks of the pool are cached"):
+        blocks = cache.allocate(2)
+    check("findable blocks after both were evicted", state(cache)[2], [], GONE)
+    check(f"lookup of {A} after both of its blocks were evicted", found(exercise, cache, A), [], GONE)
+    retained = [block for block in range(2) if not cache.allocator.can_reuse(block)]
+    check(
+        "blocks that the allocator retains after both were evicted", retained, [], "release what is evicted"
+    )
+    with trying("publish of other tokens in the recycled blocks", "they are not retained any more"):
+        cache.publish(exercise.PrefixChain(B, 4), blocks, 0, 2)
+    check(f"lookup of {A} after its blocks were published with {B}", found(exercise, cache, A), [], GONE)
+    why = "a recycled block holds what was published last"
+    check(f"lookup of {[*B, 0]} after that", found(exercise, cache, [*B, 0]), blocks, why)
+    with trying("free of the recycled blocks"):
+        cache.free(blocks)
+    with trying("allocate(2) after they were freed"):
+        cache.allocate(2)
+    with trying(f"publish of {A[:8]} where it was published and evicted before", GONE):
+        cache.publish(exercise.PrefixChain(A, 4), blocks, 0, 2)
+    check(
+        f"lookup of {A} after it was published again",
+        found(exercise, cache, A),
+        blocks,
+        "published: it is found",
+    )
+
+
+def test_a_block_in_use_is_not_evicted(exercise: ModuleType) -> None:
+    """What a request has found stays, however full the pool; a head may go while its tail is in use."""
+    cache = new_cache(exercise, 3)
+    blocks = cached(exercise, cache, A)
+    with trying("share([1, 2]), where 0 to 2 are cached, and allocate(1)"):
+        cache.share(blocks[1:])
+        taken = cache.allocate(1)
+    check(
+        "allocate(1), where 0 is cached and 1 and 2 are in use",
+        taken,
+        [0],
+        "0 is the only one that nobody uses",
+    )
+    why = "the head is gone: there is a hole, and the blocks behind it can't be found. Stop at the first miss"
+    check("lookup after the head was evicted", found(exercise, cache, [*A, 0]), [], why)
+    check(
+        "findable blocks after the head was evicted",
+        state(cache)[2],
+        [1, 2],
+        "the tail still has its entries",
+    )
+    used = "all blocks are in use, none can be evicted"
+    check_raises(
+        "allocate(1), where all blocks are in use", OutOfBlocksError, lambda: cache.allocate(1), used
+    )
+
+
+def test_a_refused_allocation_evicts_nothing(exercise: ModuleType) -> None:
+    """All or nothing: where too few blocks are available none is evicted."""
+    cache = new_cache(exercise, 4)
+    cached(exercise, cache, A[:8])
+    with trying("allocate(1)"):
+        cache.allocate(1)
+    before = state(cache)
+    tried = "allocate(4), with 1 free block and 2 cached ones"
+    why = "with too few blocks the caller expects OutOfBlocksError, to preempt somebody"
+    error = check_raises(tried, OutOfBlocksError, lambda: cache.allocate(4), why)
+    why = (
+        "blocks were evicted before it was clear that they don't suffice: ask num_available first, all or "
+        "nothing"
+    )
+    check(f"{STATE} after the refused {tried}", state(cache), before, why)
+    why = "OutOfBlocksError(num_blocks, available): 4 asked; the free one and both cached ones are available"
+    check(f"`missing` of the error of {tried}", getattr(error, "missing", None), 1, why)
+    check_raises("allocate(-1)", ValueError, lambda: cache.allocate(-1), "a negative number is a mistake")
+    check(f"{STATE} after allocate(-1)", state(cache), before, "nothing may change")
+    with trying(
+        "allocate(3), with 1 free block and 2 cached ones", "three are available, and all can be handed out"
+    ):
+        check(
+            "allocate(3), with 1 free block and 2 cached ones",
+            sorted(cache.allocate(3)),
+            [0, 1, 3],
+            "all three",
+        )
+
+
+# ---- a long life ------------------------------------------------------------------------------------------
+
+
+def test_a_long_life(exercise: ModuleType) -> None:
+    """150 requests in a pool of 8 blocks find what a cache kept by hand finds, and lose no block."""
+    random = Random(7)
+    cache = new_cache(exercise, 8)
+    known: dict[tuple[int, ...], int] = {}  # the block that holds a prefix
+    line: list[int] = []  # cached blocks, the next to be evicted first
+    live: list[list[int]] = []
+    for turn in range(150):
+        if live and (len(live) == 3 or random.random() < 0.3):
+            blocks = live.pop(random.randrange(len(live)))
+            finish(cache, turn, blocks, live, known, line)
+            continue
+        ids = [random.randrange(2) for _ in range(random.randrange(1, 9))]
+        prefixes = [tuple(ids[:end]) for end in range(2, len(ids) + 1, 2)]
+        want = []
+        for prefix in [p for p in prefixes if len(p) < len(ids)]:
+            if prefix not in known:
+                break
+            want.append(known[prefix])
+        chain = exercise.PrefixChain(ids, 2)
+        tried = f"round {turn} of a long life, a prompt {ids}, block size 2"
+        with trying(tried):
+            got = cache.lookup(chain)
+            why = "it must find the longest prefix that was published and not evicted, less the last token"
+            check(f"lookup in {tried}", got, want, why)
+            cache.share(got)
+        line[:] = [block for block in line if block not in got]
+        missing = -(-len(ids) // 2) - len(got)
+        if missing > cache.allocator.num_free + len(line):
+            why = "fewer blocks are available: free and cached ones"
+            check_raises(
+                f"allocate({missing}) in {tried}", OutOfBlocksError, lambda n=missing: cache.allocate(n), why
+            )
+            finish(cache, turn, got, live, known, line)
+            continue
+        num_evicted = max(missing - cache.allocator.num_free, 0)
+        with trying(tried):
+            taken = cache.allocate(missing)
+        evicted = set(line[:num_evicted])
+        del line[:num_evicted]
+        check_true(
+            f"allocate({missing}) in {tried}",
+            evicted <= set(taken),
+            f"blocks {sorted(evicted)} among others",
+            str(taken),
+            LRU,
+        )
+        for prefix in [p for p, block in known.items() if block in evicted]:
+            del known[prefix]
+        blocks = got + taken
+        with trying(tried):
+            cache.publish(chain, blocks, len(got), len(ids) // 2)
+        for prefix, block in list(zip(prefixes, blocks, strict=False))[len(got) :]:
+            known.setdefault(prefix, block)
+        live.append(blocks)
+        add_up(cache, turn, live, known, line)
+
+
+def finish(cache: Any, turn: int, blocks: list[int], live: Any, known: Any, line: list[int]) -> None:
+    with trying(f"free({blocks}) in round {turn} of a long life"):
+        cache.free(blocks)
+    named = {block for table in live for block in table}
+    line += [block for block in reversed(blocks) if block not in named and block in known.values()]
+    add_up(cache, turn, live, known, line)
+
+
+def add_up(cache: Any, turn: int, live: list[list[int]], known: dict[Any, int], line: list[int]) -> None:
+    tried = f"after round {turn} of a long life"
+    counts = [sum(table.count(block) for table in live) for block in range(8)]
+    free = [block for block in range(8) if not counts[block] and block not in line]
+    check(f"cached_blocks {tried}", cache.cached_blocks, line, LRU)
+    got = state(cache)
+    check(
+        f"all counts {tried}", got[1], counts, "a block's count is the number of table entries that name it"
+    )
+    check(f"findable blocks {tried}", got[2], sorted(known.values()), GONE)
+    check(
+        f"the free blocks {tried}",
+        sorted(got[0]),
+        free,
+        "a block is free, in use or cached, exactly one of these",
+    )

@@ -1,0 +1,293 @@
+"""Grades lesson 12. Read the tests if you like: they are the specification in numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from minipaged.course.checks import check, check_true, trying
+from minipaged.course.memory_map import can_record, recording
+
+Pairs = list[tuple[int, int]]
+
+
+def words_of(num_blocks: int, num_words: int, first: int) -> Any:
+    """A pool in which no two words are alike: word w of block b is first + 10 b + w."""
+    return np.array([[first + 10 * b + w for w in range(num_words)] for b in range(num_blocks)])
+
+
+def copied(source: Any, destination: Any, pairs: Pairs) -> Any:
+    """What the destination pool must be afterwards, a word at a time."""
+    result = destination.copy()
+    for block, onto in pairs:
+        for word in range(source.shape[1]):
+            result[onto, word] = source[block, word]
+    return result
+
+
+def check_kernel(
+    exercise: ModuleType, num_blocks: int, num_words: int, pairs: Pairs, parts: int, threads: int
+) -> None:
+    """Launch the kernel on two pools, and compare every word of both."""
+    source, destination = words_of(num_blocks, num_words, 0), words_of(num_blocks, num_words, 500)
+    before, expected = source.copy(), copied(source, destination, pairs)
+    tried = (
+        f"pairs {list(map(list, pairs))}, {num_words} words a block, grid [{len(pairs)}, {parts}], "
+        f"{threads} thread{'s' if threads > 1 else ''} a thread block"
+    )
+    start = destination.copy()
+    watched = recording() if can_record() else nullcontext()  # names the thread of an access out of bounds
+    with trying(tried, outside(parts * threads, num_words)), watched:
+        exercise._copy_kernel[(len(pairs), parts), threads](source, destination, np.array(pairs))
+    check(
+        f"the source pool after {tried}",
+        source.tolist(),
+        before.tolist(),
+        "the kernel wrote to the pool that it reads from: source and destination are swapped",
+    )
+    check(
+        f"the destination pool (its words began at 500, the source's at 0) after {tried}",
+        destination.tolist(),
+        expected.tolist(),
+        lambda got: reason(np.array(got), before, start, pairs, parts, threads),
+    )
+
+
+def outside(num_threads: int, num_words: int) -> str:
+    """Why a kernel may reach past its arrays."""
+    if num_words % num_threads:
+        return (
+            f"{num_threads} threads, {num_words} words: it isn't even, and none may reach past the last word"
+        )
+    return "an index is outside its array: pairs is [n, 2], one row a pair; the pools are [num_blocks, words]"
+
+
+def reason(got: Any, source: Any, start: Any, pairs: Pairs, parts: int, threads: int) -> str:
+    """The misconception that gives this very pool."""
+    if (got == start).all():
+        return "nothing was written: one word goes from source_words[source, word] to destination_words"
+    if len(pairs) > 1 and (got == copied(source, start, pairs[:1])).all():
+        return "only the first pair was copied: cuda.blockIdx.x says which pair a thread block works on"
+    num_words = source.shape[1]
+    for block, onto in pairs:
+        done = [word for word in range(num_words) if got[onto, word] == source[block, word]]
+        if len(done) == num_words:
+            continue
+        missing = [word for word in range(num_words) if word not in done]
+        if parts > 1 and set(done) <= {t + k * parts * threads for t in range(threads) for k in range(99)}:
+            return (
+                f"words {missing} were left out: threadIdx.x counts within one thread block, and each of "
+                f"the {parts} parts has the same numbers: add the threads of the parts before it"
+            )
+        if done == list(range(min(parts * threads, num_words))):
+            return (
+                f"words {missing} were left out: each of the {parts * threads} threads copied one word and "
+                f"stopped. With a step of T it goes on to the end (a grid-stride loop)"
+            )
+        if not done:
+            return f"block {onto} is no copy of block {block}: pairs[x] is (source, destination), x the pair"
+        return f"words {missing} of the copy of block {block} were left out"
+    return "a block that is in no pair was written"
+
+
+def test_one_pair_and_a_thread_for_each_word(exercise: ModuleType) -> None:
+    """Thread t copies word t of the source block onto word t of the destination block."""
+    check_kernel(exercise, 2, 1, [(0, 1)], parts=1, threads=1)
+    check_kernel(exercise, 4, 3, [(1, 2)], parts=1, threads=3)
+    check_kernel(exercise, 4, 3, [(3, 0)], parts=1, threads=3)
+
+
+def test_each_pair_has_its_own_thread_blocks(exercise: ModuleType) -> None:
+    """cuda.blockIdx.x is the pair: many pairs are copied in one launch."""
+    check_kernel(exercise, 4, 2, [(0, 1), (2, 3)], parts=1, threads=2)
+    check_kernel(exercise, 6, 2, [(5, 0), (1, 4), (3, 2)], parts=1, threads=2)
+
+
+def test_one_source_may_serve_several_destinations(exercise: ModuleType) -> None:
+    """A block that three sequences share is copied twice."""
+    check_kernel(exercise, 4, 2, [(2, 0), (2, 3)], parts=1, threads=2)
+
+
+def test_fewer_threads_than_words(exercise: ModuleType) -> None:
+    """A thread goes on with every T-th word until the words end."""
+    check_kernel(exercise, 2, 4, [(0, 1)], parts=1, threads=2)
+    check_kernel(exercise, 2, 5, [(1, 0)], parts=1, threads=2)
+    check_kernel(exercise, 2, 3, [(1, 0)], parts=1, threads=1)
+
+
+def test_several_parts_share_a_pair(exercise: ModuleType) -> None:
+    """The threads of all parts are counted in one row: those of the parts before come first."""
+    check_kernel(exercise, 2, 4, [(0, 1)], parts=2, threads=2)
+    check_kernel(exercise, 3, 3, [(2, 0)], parts=3, threads=1)
+    check_kernel(exercise, 4, 7, [(3, 1), (0, 2)], parts=2, threads=2)
+
+
+def test_more_threads_than_words(exercise: ModuleType) -> None:
+    """A thread whose number is past the last word touches nothing."""
+    check_kernel(exercise, 3, 2, [(0, 1)], parts=1, threads=3)
+    check_kernel(exercise, 3, 3, [(2, 1)], parts=2, threads=2)
+    check_kernel(exercise, 3, 1, [(2, 0)], parts=3, threads=2)
+
+
+def test_each_word_is_copied_once(exercise: ModuleType) -> None:
+    """The step is the number of all threads that share the pair, so that no word is copied twice."""
+    for num_words, parts, threads in ((4, 2, 1), (6, 2, 2), (7, 3, 2)):
+        written = count_writes(exercise, num_words, parts, threads)
+        check(
+            f"how often each of {num_words} words was written, with {parts} parts of {threads} threads",
+            written,
+            [1] * num_words,
+            "the step of the loop is T = cuda.gridDim.y * cuda.blockDim.x: with less, several threads copy "
+            "the same word, which a GPU pays for in time",
+        )
+
+
+def count_writes(exercise: ModuleType, num_words: int, parts: int, threads: int) -> list[int]:
+    """Writes of each word of block 1, by calling the kernel's body for one thread after the other."""
+    written = [0] * num_words
+
+    class Counting:
+        shape = (2, num_words)
+
+        def __getitem__(self, place: Any) -> int:
+            return 0
+
+        def __setitem__(self, place: Any, value: int) -> None:
+            written[place[1]] += 1
+
+    body = getattr(exercise._copy_kernel, "py_func", None) or exercise._copy_kernel.fn
+    cuda = body.__globals__["cuda"]
+    for y in range(parts):
+        for t in range(threads):
+            body.__globals__["cuda"] = SimpleNamespace(
+                blockIdx=SimpleNamespace(x=0, y=y, z=0),
+                blockDim=SimpleNamespace(x=threads, y=1, z=1),
+                gridDim=SimpleNamespace(x=1, y=parts, z=1),
+                threadIdx=SimpleNamespace(x=t, y=0, z=0),
+                grid=lambda axes, t=t, y=y: t if axes == 1 else (t, y),
+                gridsize=lambda axes: threads if axes == 1 else (threads, parts),
+            )
+            try:
+                with trying(f"thread {t} of part {y} of a grid [1, {parts}], {threads} threads each"):
+                    body(Counting(), Counting(), np.array([[0, 1]]))
+            finally:
+                body.__globals__["cuda"] = cuda
+    return written
+
+
+def test_the_launch_copies_whole_blocks(exercise: ModuleType) -> None:
+    """`launch_copy_blocks` copies all words of all pairs, within one pool or between two."""
+    for num_words, pairs in ((1, [(0, 1)]), (3, [(0, 1), (4, 2), (4, 3)]), (37, [(1, 3), (0, 4)])):
+        pool = words_of(5, num_words, 0)
+        expected = copied(pool, pool, pairs)
+        tried = f"launch_copy_blocks within one pool of 5 blocks of {num_words} words, pairs {pairs}"
+        with trying(tried, "the launch is kernel[grid, threads, stream](arguments)"):
+            exercise.launch_copy_blocks(pool, pool, np.array(pairs))
+        check(
+            f"the pool after {tried}",
+            pool.tolist(),
+            expected.tolist(),
+            "the grid needs a thread block for each pair, and at least one part",
+        )
+    source, destination = words_of(2, 3, 0), words_of(4, 3, 500)
+    expected = copied(source, destination, [(1, 3)])
+    with trying("launch_copy_blocks from a pool of 2 blocks into one of 4, pairs [(1, 3)]"):
+        exercise.launch_copy_blocks(source, destination, np.array([(1, 3)]))
+    check(
+        "the second pool after launch_copy_blocks from a pool of 2 blocks into one of 4, pairs [(1, 3)]",
+        destination.tolist(),
+        expected.tolist(),
+        "the first pool is read and the second one written, each with its own number of blocks",
+    )
+
+
+@contextmanager
+def noted_launches(exercise: ModuleType) -> Iterator[list[tuple[Any, ...]]]:
+    """The configurations with which the kernel is launched in here; nothing runs."""
+    launches: list[tuple[Any, ...]] = []
+
+    class Noting:
+        def __getitem__(self, configuration: Any) -> Any:
+            launches.append(configuration if isinstance(configuration, tuple) else (configuration,))
+            return lambda *arguments: None
+
+        def configure(self, *configuration: Any) -> Any:
+            return self[configuration]
+
+    kernel = exercise._copy_kernel
+    exercise._copy_kernel = Noting()  # type: ignore[attr-defined]
+    try:
+        yield launches
+    finally:
+        exercise._copy_kernel = kernel  # type: ignore[attr-defined]
+
+
+def configuration(exercise: ModuleType, num_pairs: int, num_words: int) -> tuple[Any, ...]:
+    """Grid, threads and stream of a launch for so many pairs and words."""
+    pool = SimpleNamespace(shape=(4, num_words))
+    with (
+        noted_launches(exercise) as launches,
+        trying(f"a launch for {num_pairs} pairs of {num_words} words"),
+    ):
+        exercise.launch_copy_blocks(pool, pool, SimpleNamespace(shape=(num_pairs, 2)), "a stream")
+    check(
+        f"launches for {num_pairs} pairs of {num_words} words",
+        len(launches),
+        1,
+        "one launch copies all pairs: starting a kernel costs more than a small copy",
+    )
+    return launches[0]
+
+
+def test_the_launch_fits_what_a_gpu_takes(exercise: ModuleType) -> None:
+    """A grid of one column a pair, 1 to 65535 parts, at most 256 threads and no more than there are words."""
+    for num_words in (1, 3, 255, 256, 257, 1000, 4096, 10**6, 10**9):
+        tried = f"the launch for 5 pairs of {num_words:,} words"
+        grid, threads, *_ = configuration(exercise, 5, num_words)
+        parts = grid[1] if isinstance(grid, tuple) and len(grid) > 1 else None
+        check(f"grid[0] of {tried}", grid[0] if isinstance(grid, tuple) else grid, 5, "grid[0]: the pairs")
+        check_true(
+            f"grid[1] of {tried}",
+            isinstance(parts, int) and 1 <= parts <= 65535,
+            "an integer from 1 to 65535",
+            repr(parts),
+            "a grid has at least one part, and at most 65535 in its second axis: the stride does the rest",
+        )
+        threads = threads[0] if isinstance(threads, tuple) else threads
+        check_true(
+            f"threads of {tried}",
+            isinstance(threads, int) and 1 <= threads <= min(256, num_words),
+            f"1 to {min(256, num_words)}",
+            repr(threads),
+            "at most _THREADS, and a thread without a word has no work",
+        )
+        check_true(
+            f"threads that share a pair in {tried}",
+            threads * parts >= min(num_words // 64, 65535 * 32),
+            "about one for every few words",
+            str(threads * parts),
+            "one thread block for a large block leaves most of a GPU idle: parts grows with the words",
+        )
+        check_true(
+            f"threads that share a pair in {tried}",
+            threads * parts <= max(num_words, 1),
+            f"at most {num_words:,}",
+            str(threads * parts),
+            "more threads than words: most have no work",
+        )
+
+
+def test_the_launch_is_on_the_stream_it_is_given(exercise: ModuleType) -> None:
+    """The copies must come before the writes that follow on the same stream."""
+    launch = configuration(exercise, 1, 8)
+    check(
+        "the third part of kernel[grid, threads, stream]",
+        launch[2] if len(launch) > 2 else None,
+        "a stream",
+        "without the stream the copy is not in order with what torch launches: a block is written before it "
+        "was copied",
+    )

@@ -1,0 +1,106 @@
+"""Draws in plain text which program of a kernel read and wrote which block of a tensor.
+
+A column is an index of the first axis: of a paged tensor [num_blocks, ...] a block, of a list an entry.
+`try_launch` is how a lesson's test launches a toy. Page: docs/lessons.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from .checks import WrongAnswerError, trying
+from .memory_map import OutOfBoundsError, Recording, can_record, recording
+
+WIDTH = 80
+MOST_PROGRAMS = 12
+
+Row = tuple[str, dict[int, str]]  # a program, and what it did to each block that it touched
+
+
+def draw(recorded: Recording, *arrays: str, width: int = WIDTH) -> str:
+    """Lines that show, for each launch and each of `arrays` (by default all that it used), who used what.
+
+    A cell says r (read) or w (written). Where only some entries of the second axis were used (of key_cache
+    [num_blocks, block_size, ...] some slots of a block) their number follows. `width`: of the terminal.
+    """
+    names = arrays or tuple(dict.fromkeys(access.array for access in recorded.accesses))
+    parts = [
+        "\n".join(_table(kernel, name, recorded.shapes[name], rows, width))
+        for kernel in dict.fromkeys(access.kernel for access in recorded.accesses)
+        for name in names
+        if (rows := _rows(recorded, kernel, name))
+    ]
+    return "\n\n".join(parts) or f"no program touched {', '.join(names) or 'anything'}"
+
+
+def _rows(recorded: Recording, kernel: str, name: str) -> list[Row]:
+    touched: dict[str, dict[int, dict[str, set[int]]]] = {}
+    for access in recorded.accesses:
+        if (access.kernel, access.array) == (kernel, name) and access.index:
+            first, second = (*access.index, 0)[:2]
+            blocks = touched.setdefault(access.program, {})
+            blocks.setdefault(first, {}).setdefault(access.kind[0], set()).add(second)
+    shape = recorded.shapes[name]
+    return [
+        (program, {block: _cell(kinds, shape) for block, kinds in blocks.items()})
+        for program, blocks in touched.items()
+    ]
+
+
+def _cell(kinds: dict[str, set[int]], shape: tuple[int, ...]) -> str:
+    """Such as r, w, rw, or r3 for three of the second axis' entries."""
+    whole = shape[1] if len(shape) > 1 else 1
+    return "".join(
+        kind if len(entries) == whole else f"{kind}{len(entries)}" for kind, entries in sorted(kinds.items())
+    )
+
+
+def _table(kernel: str, name: str, shape: tuple[int, ...], rows: list[Row], width: int) -> Iterator[str]:
+    axis = "entry" if len(shape) == 1 else "row" if len(shape) == 2 else "block"
+    yield f"{kernel}: which program used which {axis} of {name} {list(shape)}"
+    shown = rows[:MOST_PROGRAMS]
+    margin = max(len(axis), *(len(program) for program, _ in shown))
+    cell = 1 + max(len(str(shape[0] - 1)), *(len(text) for _, blocks in rows for text in blocks.values()))
+    at_once = max(1, (width - margin) // cell)
+    touched = sorted({block for _, blocks in rows for block in blocks})
+    columns = list(range(shape[0])) if shape[0] <= at_once else touched
+    for start in range(0, len(columns), at_once):
+        part = columns[start : start + at_once]
+        yield f"{axis:>{margin}}" + "".join(f"{block:>{cell}}" for block in part)
+        for program, blocks in shown:
+            yield f"{program:>{margin}}" + "".join(f"{blocks.get(block, '·'):>{cell}}" for block in part)
+    if len(rows) > len(shown):
+        yield f"and {len(rows) - len(shown)} more programs"
+    if few := next((text for _, blocks in rows for text in blocks.values() if text[-1].isdigit()), ""):
+        number = few.lstrip("rw")
+        yield f"{few}: {number} of the {axis}'s {shape[1]} entries; {few.removesuffix(number)}: all of them"
+
+
+def try_launch(tried: str, why: str, launch: Callable[[], Any], drawn: Sequence[str], **arrays: Any) -> str:
+    """Launch, and return the drawing of `drawn`, names among `arrays`; empty where kernels are compiled.
+
+    Raises WrongAnswerError for an access outside of the arrays; `tried` and `why` are those of `check`.
+    """
+    if not can_record():
+        with trying(tried, why):
+            launch()
+        return ""
+    with recording(**arrays) as recorded:
+        try:
+            with trying(tried, why):
+                launch()
+        except Exception as error:
+            outside = _outside(error)
+            if outside is None:
+                raise
+            got = f"{outside}\n{draw(recorded, *drawn)}" if recorded.accesses else str(outside)
+            raise WrongAnswerError(tried, "no access outside of the kernel's arrays", got, why) from error
+    return draw(recorded, *drawn)
+
+
+def _outside(error: BaseException | None) -> OutOfBoundsError | None:
+    """The error of an access, if it is what an interpreter wrapped."""
+    while error is not None and not isinstance(error, OutOfBoundsError):
+        error = error.__cause__
+    return error

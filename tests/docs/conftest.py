@@ -1,0 +1,199 @@
+"""Traces of a tiny random model's lives beside what its engine knew, and a browser to replay them in."""
+
+from __future__ import annotations
+
+import io
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from minipaged import LLM, BeamSearchParams, SamplingParams
+from minipaged.engine import LLMEngine
+from minipaged.scheduler import Schedule
+from minipaged.trace import Trace, write_page
+
+VOCAB = 128
+BLOCK_BYTES = 4 * 2 * 2 * 2 * 8 * 8  # 4 slots; K and V, 2 layers, 2 KV heads of 8, float64
+SETTINGS: dict[str, dict[str, Any]] = {
+    "swap": {"num_blocks": 22, "preemption_mode": "swap", "swap_space": 16 * BLOCK_BYTES},
+    "recompute": {"num_blocks": 20},
+    "no_cache": {"num_blocks": 20, "enable_prefix_caching": False},
+}
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+QUIET = [
+    "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
+    "--disable-sync", "--no-first-run",
+]  # fmt: skip
+
+
+@dataclass
+class Life:
+    """A run: its trace, and for every step what the engine itself knew when the step was planned."""
+
+    trace: str = ""
+    truth: list[dict[str, Any]] = field(default_factory=list)
+
+
+class Witness:
+    """Notes the state of the engine's books at every step, without the help of minipaged.trace."""
+
+    def __init__(self, engine: LLMEngine, life: Life) -> None:
+        self.engine = engine
+        self.life = life
+        engine.observers.append(self.observe)
+
+    def observe(self, step: Schedule) -> None:
+        stops = {row.sequence: row.stop for row in step.rows}
+        allocator, host = self.engine.blocks.allocator, self.engine.blocks.host_allocator
+        free = set(allocator.free_order())
+        counts = [allocator.reference_count(block) for block in range(allocator.num_blocks)]
+        requests = list(self.engine.scheduler.requests())
+        self.life.truth.append(
+            {
+                "live": sorted(request.request_id for request in requests),
+                "tables": {
+                    (request.request_id, each.index): (
+                        list(each.table.blocks),
+                        each.on_host,
+                        stops.get(each, each.num_computed_tokens),
+                    )
+                    for request in requests
+                    for each in request.unfinished
+                    if each.table.blocks
+                },
+                "counts": counts,
+                "cached": {b for b, count in enumerate(counts) if count == 0 and b not in free},
+                "num_free": allocator.num_free,
+                "host_counts": [host.reference_count(b) for b in range(host.num_blocks)] if host else [],
+            }
+        )
+
+
+@pytest.fixture(scope="session")
+def start(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., LLM]:
+    """A function that makes an LLM of a tiny random Llama in float64, with the settings it is given."""
+    folder = tmp_path_factory.mktemp("llama")
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=VOCAB, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=256, initializer_range=0.4, bos_token_id=1,
+        eos_token_id=2, pad_token_id=2, tie_word_embeddings=False,
+    )  # fmt: skip
+    transformers.AutoModelForCausalLM.from_config(config).to(torch.float64).save_pretrained(folder)
+
+    def make(**settings: Any) -> LLM:
+        return LLM(str(folder), dtype="float64", device="cpu", block_size=4, **settings)
+
+    return make
+
+
+def ask(engine: LLMEngine, request_id: str, rng: random.Random) -> None:
+    """Add a request of a random kind; prompts begin alike, so that there is something to find and share."""
+    prompt = [*range(10, 10 + rng.choice([0, 4, 9, 12])), *(rng.randrange(3, VOCAB) for _ in range(5))]
+    if rng.random() < 0.3:
+        params: Any = BeamSearchParams(beam_width=3, max_tokens=rng.randrange(2, 14))
+    else:
+        num_tokens = rng.randrange(1, 24)
+        params = SamplingParams(n=rng.choice([1, 1, 2, 3]), max_tokens=num_tokens, seed=rng.randrange(99))
+    engine.add_request(request_id, prompt, params)
+
+
+@pytest.fixture(scope="session")
+def live(start: Callable[..., LLM]) -> Callable[[str], Life]:
+    """A function from the name of some settings to a random life under them: requests come, end, are aborted
+    and preempted, and their ids are used again, also by a name that looks like a sequence's."""
+    lives: dict[str, Life] = {}
+
+    def run(name: str) -> Life:
+        if name in lives:
+            return lives[name]
+        llm, life, file, rng = (
+            start(max_num_batched_tokens=24, **SETTINGS[name]),
+            Life(),
+            io.StringIO(),
+            random.Random(3),
+        )
+        engine = llm.engine
+        with Trace(engine, file):
+            Witness(engine, life)
+            for _ in range(160):
+                unfinished = {request.request_id for request in engine.scheduler.requests()}
+                request_id = rng.choice(["a", "a.0", "a.1", "b", "c", "7"])
+                if request_id in unfinished and rng.random() < 0.15:
+                    engine.abort_request(request_id)
+                    ask(engine, request_id, rng)  # the same id, before the next step
+                elif request_id not in unfinished and rng.random() < 0.6:
+                    ask(engine, request_id, rng)
+                engine.step()
+            while engine.has_unfinished_requests():
+                engine.step()
+        life.trace = file.getvalue()
+        lives[name] = life
+        return life
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def beam_trace(start: Callable[..., LLM]) -> str:
+    """The trace of a beam search of width 4."""
+    llm, file = start(num_blocks=24), io.StringIO()
+    with Trace(llm.engine, file):
+        llm.beam_search(
+            [[5, 6, 7, 8, 9, 10, 11]], BeamSearchParams(beam_width=4, max_tokens=16, ignore_eos=True)
+        )
+    return file.getvalue()
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """A Chromium without a window. Nothing is downloaded: where there is none, the tests are skipped."""
+    reason = "the block view is tested with Playwright: pip install -e '.[docs]'"
+    playwright = pytest.importorskip("playwright.sync_api", reason=reason)
+    path = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if path is None:
+        pytest.skip("the block view is tested in Chromium, and none is installed: apt-get install chromium")
+    with playwright.sync_playwright() as driver:
+        chromium = driver.chromium.launch(executable_path=path, args=QUIET)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def open_trace(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    """A function that opens the page of a trace from its file. In the end the console must be empty, and no
+    request may have gone anywhere but to files."""
+    noise: list[str] = []
+    contexts = []
+
+    def watch(page: Any) -> None:
+        page.on("console", lambda message: noise.append(f"console: {message.text}"))
+        page.on("pageerror", lambda error: noise.append(f"error: {error}"))
+        page.on("dialog", lambda dialog: (noise.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        page.on(
+            "request",
+            lambda request: None if request.url.startswith(("file:", "data:")) else noise.append(request.url),
+        )
+
+    def open_page(trace: str, title: str = "A run", **options: Any) -> Any:
+        path = tmp_path / f"page{len(contexts)}.html"
+        write_page(trace, path, title)
+        contexts.append(browser.new_context(**options))
+        contexts[-1].set_default_timeout(10_000)  # milliseconds
+        page = contexts[-1].new_page()
+        watch(page)
+        page.goto(path.as_uri())
+        page.wait_for_selector(".bv-now")
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert noise == []

@@ -1,0 +1,146 @@
+"""A trace replays to the tables that the engine really had, at every step, whatever happens to requests."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minipaged import LLM, SamplingParams
+from minipaged.trace import Trace, write_page
+
+NAMES = ["swap", "recompute", "no_cache"]
+PAGE = Path(__file__).parents[2] / "docs/trace.md"
+
+
+def key(name: str) -> tuple[str, int]:
+    """The request and the number of a sequence, from its name."""
+    match = re.fullmatch(r"(.*)\.([0-9]+)", name, re.DOTALL)
+    return (match[1], int(match[2])) if match else (name, 0)
+
+
+def replay(trace: str) -> Iterator[dict[str, Any]]:
+    """The state after every line but the first: docs/trace.md, in as few words as Python allows."""
+    tables: dict[str, dict[str, Any]] = {}
+    live: set[str] = set()
+    cached: list[int] = []
+    for line in map(json.loads, trace.splitlines()[1:]):
+        live -= {request["id"] for request in line.get("ended", [])}
+        live |= {request["id"] for request in line.get("arrived", [])}
+        for name in line.get("dropped", []):
+            del tables[name]
+        tables |= line.get("tables", {})
+        for name, start, stop in line.get("rows", []):
+            assert start == tables[name]["tokens"]
+            tables[name] = tables[name] | {"tokens": stop}
+        cached = line.get("cached", cached)
+        yield {
+            "line": line,
+            "live": sorted(live),
+            "cached": cached,
+            "tables": {key(n): (t["blocks"], t.get("host", False), t["tokens"]) for n, t in tables.items()},
+        }
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_trace_replays_to_the_tables_that_the_engine_had(name: str, live: Callable[[str], Any]) -> None:
+    life = live(name)
+    *states, last = replay(life.trace)
+    assert len(states) == len(life.truth) > 100
+    for number, (state, truth) in enumerate(zip(states, life.truth, strict=True), start=1):
+        assert state["line"]["step"] == number
+        assert state["tables"] == truth["tables"]
+        assert state["live"] == truth["live"]
+        assert set(state["cached"]) == truth["cached"] and len(state["cached"]) == len(truth["cached"])
+        used = Counter(b for blocks, on_host, _ in state["tables"].values() if not on_host for b in blocks)
+        assert [used[block] for block in range(len(truth["counts"]))] == truth["counts"]
+        assert len(truth["counts"]) - len(used) - len(state["cached"]) == truth["num_free"]
+        waiting = Counter(b for blocks, on_host, _ in state["tables"].values() if on_host for b in blocks)
+        assert [waiting[block] for block in range(len(truth["host_counts"]))] == truth["host_counts"]
+    assert last["tables"] == {} and last["live"] == [] and "step" not in last["line"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_lives_hold_what_can_happen(name: str, live: Callable[[str], Any]) -> None:
+    """Else the test above would prove less than it says."""
+    lines = [json.loads(line) for line in live(name).trace.splitlines()[1:]]
+    moves = {move[0] for line in lines for move in line.get("moves", [])}
+    reasons = {output[0] for line in lines for ended in line.get("ended", []) for output in ended["outputs"]}
+    both = [
+        {e["id"] for e in line.get("ended", [])} & {a["id"] for a in line.get("arrived", [])}
+        for line in lines
+    ]
+    found = max(e["cached_tokens"] for line in lines for e in line.get("ended", []))
+    assert moves == ({"copy", "in", "out"} if name == "swap" else {"copy"})
+    assert {"length", "abort"} <= reasons
+    assert any(both), "no id was used again within one line"
+    assert any(line.get("preempted") for line in lines)
+    assert (found > 0) == (name != "no_cache")
+    assert any(name.startswith("a.0.") for line in lines for name in line.get("tables", {}))
+
+
+def test_an_engine_without_a_trace_is_left_as_it_was(start: Callable[..., LLM]) -> None:
+    llm, file = start(num_blocks=8), io.StringIO()
+    assert llm.engine.observers == []
+    with Trace(llm.engine, file) as trace:
+        llm.generate([[3, 4, 5]], SamplingParams(max_tokens=2), use_tqdm=False)
+    assert llm.engine.observers == []
+    written = file.getvalue()
+    trace.close()
+    llm.generate([[3, 4, 5]], SamplingParams(max_tokens=2), use_tqdm=False)
+    assert file.getvalue() == written
+
+
+def test_a_trace_that_begins_midway_says_all_there_is(start: Callable[..., LLM]) -> None:
+    llm, file = start(num_blocks=8), io.StringIO()
+    llm.generate([list(range(3, 12))], SamplingParams(max_tokens=2), use_tqdm=False)
+    llm.engine.add_request("late", [50, 51, 52, 53, 54], SamplingParams(max_tokens=9, ignore_eos=True))
+    llm.engine.step()
+    with Trace(llm.engine, file):
+        llm.engine.step()
+        llm.engine.forget(["late"])
+    first, end = [json.loads(line) for line in file.getvalue().splitlines()[1:]]
+    assert [arrival["id"] for arrival in first["arrived"]] == ["late"] and "admitted" not in first
+    assert first["tables"]["late"]["tokens"] == 5 and len(first["cached"]) == 2
+    assert end["dropped"] == ["late"] and end["ended"][0]["outputs"][0][0] == "abort"
+
+
+def test_an_id_that_comes_again_with_the_very_same_blocks_is_another_table(start: Callable[..., LLM]) -> None:
+    """The second request finds the block that the first computed: blocks and tokens are as they were."""
+    llm, file = start(num_blocks=8, max_num_batched_tokens=4), io.StringIO()
+    with Trace(llm.engine, file):
+        for _ in range(2):
+            llm.engine.add_request("a", [50, 51, 52, 53, 54], SamplingParams(max_tokens=2))
+            llm.engine.step()
+            llm.engine.abort_request("a")
+        llm.engine.step()
+    first, second, _ = [json.loads(line) for line in file.getvalue().splitlines()[1:]]
+    assert first["tables"]["a"]["blocks"] == second["tables"]["a"]["blocks"] == [0, 1]
+    assert first["rows"] == [["a", 0, 4]] and second["rows"] == [["a", 4, 5]]
+    assert second["tables"]["a"]["tokens"] == 4 and second["dropped"] == ["a"]
+    assert [request["id"] for request in second["ended"] + second["arrived"]] == ["a", "a"]
+
+
+def test_the_page_about_the_format_names_every_field_and_shows_it(live: Callable[[str], Any]) -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    head, *lines = [json.loads(line) for name in NAMES for line in live(name).trace.splitlines()]
+    written = {field for line in lines if "trace" not in line for field in line}
+    examples = [json.loads(line) for line in re.findall(r"```json\n(.*?)\n```", page)]
+    assert written == set(re.findall(r"\*\*`(\w+)`\*\*", page))
+    assert set(head) == set(examples[0]) == set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))
+    assert written == {field for example in examples[1:] for field in example}
+
+
+def test_the_page_takes_every_text_as_text(tmp_path: Path) -> None:
+    trace = json.dumps({"trace": 1, "model": "</script><b>{{SCRIPT}}"})
+    write_page(trace, tmp_path / "page.html", "{{TRACE}} & </title>")
+    page = (tmp_path / "page.html").read_text()
+    assert "<h1>{{TRACE}} &amp; &lt;/title></h1>" in page
+    assert "\\u003c/script>\\u003cb>{{SCRIPT}}" in page
+    assert page.count("</script>") == 2 and page.count("</title>") == 1

@@ -1,0 +1,12 @@
+"""The pool names the source's list twice.
+
+Words: alias
+"""
+
+from minipaged.reference.copy_on_write import _check_copies, copy_on_write, independent_copies  # noqa: F401
+
+
+def copy_blocks(pool, sources, destinations):
+    _check_copies(pool, sources, destinations)
+    for source, destination in zip(sources, destinations, strict=True):
+        pool[destination] = pool[source]

@@ -1,0 +1,18 @@
+"""A block that was just written is read in the same launch.
+
+Words: read by the second
+"""
+
+from minipaged.reference.copy_on_write import copy_blocks, copy_on_write  # noqa: F401
+
+
+def independent_copies(pairs):
+    launches, read, written = [], set(), set()
+    for source, destination in pairs:
+        if not launches or destination in read | written:
+            launches.append([])
+            read, written = set(), set()
+        launches[-1].append((source, destination))
+        read.add(source)
+        written.add(destination)
+    return launches

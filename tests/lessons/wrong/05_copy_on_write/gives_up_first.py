@@ -1,0 +1,19 @@
+"""The use of the old block is given up before a new one is taken.
+
+Words: before `allocate` failed, take the new block first
+"""
+
+from minipaged.reference.copy_on_write import copy_blocks, independent_copies  # noqa: F401
+
+
+def copy_on_write(block_table, index, allocator):
+    source = block_table[index]
+    users = allocator.reference_count(source)
+    if users == 0:
+        raise ValueError(source)
+    if users == 1:
+        return None
+    allocator.free([source])
+    (destination,) = allocator.allocate(1)
+    block_table[index] = destination
+    return source, destination

@@ -1,0 +1,18 @@
+"""Two copies of one source are kept apart.
+
+Words: both only read block 0
+"""
+
+from minipaged.reference.copy_on_write import copy_blocks, copy_on_write  # noqa: F401
+
+
+def independent_copies(pairs):
+    launches, read, written = [], set(), set()
+    for source, destination in pairs:
+        if not launches or source in read | written or destination in read | written:
+            launches.append([])
+            read, written = set(), set()
+        launches[-1].append((source, destination))
+        read.add(source)
+        written.add(destination)
+    return launches

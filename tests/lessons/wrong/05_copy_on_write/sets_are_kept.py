@@ -1,0 +1,17 @@
+"""What earlier launches read and wrote still counts.
+
+Words: empty both sets
+"""
+
+from minipaged.reference.copy_on_write import copy_blocks, copy_on_write  # noqa: F401
+
+
+def independent_copies(pairs):
+    launches, read, written = [], set(), set()
+    for source, destination in pairs:
+        if not launches or source in written or destination in read | written:
+            launches.append([])
+        launches[-1].append((source, destination))
+        read.add(source)
+        written.add(destination)
+    return launches

@@ -1,0 +1,12 @@
+"""list() copies the slots' names, not the slots.
+
+Words: shallow copy, one level
+"""
+
+from minipaged.reference.copy_on_write import _check_copies, copy_on_write, independent_copies  # noqa: F401
+
+
+def copy_blocks(pool, sources, destinations):
+    _check_copies(pool, sources, destinations)
+    for source, destination in zip(sources, destinations, strict=True):
+        pool[destination] = list(pool[source])

@@ -1,0 +1,17 @@
+"""A block that nobody uses is taken for the writer's own.
+
+Words: count 0, nobody may name this block
+"""
+
+from minipaged.reference.copy_on_write import copy_blocks, independent_copies  # noqa: F401
+
+
+def copy_on_write(block_table, index, allocator):
+    source = block_table[index]
+    users = allocator.reference_count(source)
+    if users <= 1:
+        return None
+    (destination,) = allocator.allocate(1)
+    block_table[index] = destination
+    allocator.free([source])
+    return source, destination

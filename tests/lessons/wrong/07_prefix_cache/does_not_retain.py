@@ -1,0 +1,18 @@
+"""To note the block is enough to keep it.
+
+Words: retain
+"""
+
+from minipaged.reference.prefix_cache import PrefixCache as Right
+from minipaged.reference.prefix_cache import PrefixChain, chain_hash  # noqa: F401
+
+
+class PrefixCache(Right):
+    def publish(self, chain, blocks, start, stop):
+        if start < 0 or stop > min(len(chain.token_ids) // chain.block_size, len(blocks)):
+            raise IndexError(stop)
+        for index in range(start, stop):
+            digest = chain[index].digest
+            if digest not in self._blocks:
+                self._blocks[digest] = (chain[index], blocks[index])
+                self._digests[blocks[index]] = digest

@@ -1,0 +1,19 @@
+"""Where another prefix has the same digest, the new one takes its place.
+
+Words: the first keeps its place in a collision
+"""
+
+from minipaged.reference.prefix_cache import PrefixCache as Right
+from minipaged.reference.prefix_cache import PrefixChain, chain_hash  # noqa: F401
+
+
+class PrefixCache(Right):
+    def publish(self, chain, blocks, start, stop):
+        if start < 0 or stop > min(len(chain.token_ids) // chain.block_size, len(blocks)):
+            raise IndexError(stop)
+        for index in range(start, stop):
+            if self._find(chain, index) is None:
+                digest = chain[index].digest
+                self.allocator.retain(blocks[index])
+                self._blocks[digest] = (chain[index], blocks[index])
+                self._digests[blocks[index]] = digest

@@ -1,0 +1,15 @@
+"""The number of full blocks is rounded up.
+
+Words: only what is written in full
+"""
+
+from minipaged.block_manager import BlockManager as Right
+
+
+class BlockManager(Right):
+    def publish(self, sequence, num_computed_tokens):
+        start = sequence.num_computed_tokens // self.block_size
+        sequence.num_computed_tokens = num_computed_tokens
+        if self.enable_prefix_caching:
+            stop = -(-num_computed_tokens // self.block_size)
+            self.cache.publish(sequence.chain, sequence.table.blocks, start, stop)
