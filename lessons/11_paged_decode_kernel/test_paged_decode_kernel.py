@@ -55,7 +55,7 @@ def make(
     rising: float = 0.0,
     scale: float = 0.5,
 ) -> Problem:
-    """A step with shuffled blocks. `behind` is in every slot that no token has; `rising` adds to the scores."""
+    """A step with shuffled blocks. `behind` is in slots that no token has; `rising` adds to the scores."""
     random = torch.Generator().manual_seed(sum(lengths) + 7 * block_size + num_heads)
     counts = [-(-length // block_size) for length in lengths]
     num_blocks = sum(counts) + 3
@@ -166,8 +166,8 @@ def check_splits(exercise: ModuleType, problem: Problem, why: str) -> None:
                     abs(got_log - log_sum) <= tolerance * (1 + abs(log_sum)),
                     show(log_sum),
                     f"{show(got_log)}, best {show(best)}, total {show(total)}\n{drawing}",
-                    "the three values are relative to one best: total is the sum of exp(score - best) over all "
-                    "keys. " + why,
+                    "the three values are relative to one best: total is the sum of exp(score - best) over "
+                    "all keys. " + why,
                 )
 
 
@@ -181,9 +181,8 @@ def _reason(got: Tensor, problem: Problem, row: int, head: int, first: int, last
 
     if bool(got.isnan().any()):
         return (
-            "NaN. A slot outside of the context may hold NaN, and 0 x NaN is NaN: mask the load of keys and of "
-            "values, a weight of 0 is not enough. A row that has seen no key yet: -inf - -inf is NaN as well. "
-            + why
+            "NaN. A slot outside of the context may hold NaN, and 0 x NaN is NaN: mask the load of keys and "
+            "of values, a weight of 0 is not enough. Where best is -inf, -inf - -inf is NaN as well. " + why
         )
     full = -(-last // block_size) * block_size
     if full != last and is_(softmax(problem, row, head, first, full)[0]):
@@ -191,8 +190,8 @@ def _reason(got: Tensor, problem: Problem, row: int, head: int, first: int, last
     for kv_head in range(num_kv_heads):
         if num_kv_heads > 1 and is_(softmax(problem, row, head, first, last, kv_head)[0]):
             return (
-                f"head {head} has read KV head {kv_head}: the heads of a group lie in a row, query head h reads "
-                "KV head h // GROUP (the group index)"
+                f"head {head} has read KV head {kv_head}: the heads of a group lie in a row, query head h "
+                "reads KV head h // GROUP (the group index)"
             )
     unscaled = Problem(**{**vars(problem), "scale": 1.0})
     if is_(softmax(unscaled, row, head, first, last)[0]):
@@ -232,8 +231,8 @@ def test_the_last_block_is_not_full(exercise: ModuleType) -> None:
 def test_what_was_never_written_is_not_read(exercise: ModuleType) -> None:
     """Slots past the context may hold NaN, and the table any number."""
     why = (
-        "a key past `last` must not be looked up nor loaded: mask the load of the table, of the keys and of the "
-        "values, since 0 x NaN is NaN"
+        "a key past `last` must not be looked up nor loaded: mask the load of the table, of the keys and of "
+        "the values, since 0 x NaN is NaN"
     )
     check_splits(exercise, make([6], 4), why)
     check_splits(exercise, make([3, 9], 16), why)
@@ -242,8 +241,8 @@ def test_what_was_never_written_is_not_read(exercise: ModuleType) -> None:
 def test_several_tiles(exercise: ModuleType) -> None:
     """When a tile brings a larger score, what was summed before is rescaled."""
     why = (
-        "two tiles of keys: where best rises to new_best, total and output so far must be rescaled, multiplied "
-        "by exp(best - new_best), before the new tile is added"
+        "two tiles of keys: where best rises to new_best, total and output so far must be rescaled, "
+        "multiplied by exp(best - new_best), before the new tile is added"
     )
     check_splits(exercise, make([20], 4, rising=0.1), why)
     check_splits(exercise, make([32], 16, rising=-0.1), why)
@@ -313,7 +312,7 @@ def test_a_large_pool(exercise: ModuleType) -> None:
         cache[4] = last_block
         setattr(problem, name, cache)
     problem.tables[0, 0] = 4
-    why = "block 4 lies 2^32 elements on: blocks * block_stride has overflowed 32 bits, make blocks 64-bit first"
+    why = "block 4 lies 2^32 elements on: blocks * block_stride has overflowed, make blocks 64-bit first"
     check_splits(exercise, problem, why)
 
 
@@ -340,8 +339,14 @@ def check_merge(
         for head in range(num_heads):
             for split, (best, total, mean) in enumerate(row_splits):
                 statistics[row, head, split] = torch.tensor([best, total])
-                partial[row, head, split] = total * (mean + head + torch.arange(head_dim))
-                expected[row, head] += weights[split] / sum(weights) * (mean + head + torch.arange(head_dim))
+                partial[row, head, split] = total * (
+                    mean + head + torch.arange(head_dim, dtype=torch.float64)
+                )
+                expected[row, head] += (
+                    weights[split]
+                    / sum(weights)
+                    * (mean + head + torch.arange(head_dim, dtype=torch.float64))
+                )
     length_ids = torch.tensor(lengths, dtype=torch.int32, device=DEVICE)
     memory = torch.full((batch, num_heads, head_dim + 2), -7.0, dtype=dtype, device=DEVICE)
     output = memory[..., :head_dim]
@@ -369,8 +374,8 @@ def check_merge(
     )
     row, head = wrong[0] if wrong else (0, 0)
     nan = (
-        "NaN: splits from tl.cdiv(length, SPLIT_LENGTH) on were never written, and the total of a row without "
-        "context is 0. "
+        "NaN: splits from tl.cdiv(length, SPLIT_LENGTH) on were never written, and the total of a row "
+        "without context is 0. "
     )
     check_true(
         f"the output of row {row}, head {head}: {tried}",
@@ -397,7 +402,7 @@ def test_merge_one_split(exercise: ModuleType) -> None:
 
 def test_merge_several_splits(exercise: ModuleType) -> None:
     """Each split is relative to its own best: rescale it to the best of all."""
-    why = "a split's total and output are relative to its own best: multiply both by exp(its best - best of all)"
+    why = "a split is relative to its own best: multiply total and output by exp(its best - best of all)"
     check_merge(exercise, [[(1.0, 2.0, 3.0), (1.0, 1.0, 6.0)]], [40], why)
     check_merge(exercise, [[(1.0, 2.0, 3.0), (2.0, 1.0, 6.0)]], [64], why)
     check_merge(exercise, [[(3.0, 2.0, 3.0), (0.5, 4.0, 6.0)]], [33], why)
@@ -463,7 +468,7 @@ def check_decode(exercise: ModuleType, problem: Problem) -> None:
                 torch.allclose(got, mean, rtol=tolerance, atol=tolerance),
                 show(mean.tolist()),
                 f"{show(got.tolist())}\n{drawing}",
-                "splits and merge are right by themselves: look at what depends on SPLIT_LENGTH, tiles and heads",
+                "splits and merge are right by themselves: look at what depends on the splits, tiles and heads",
             )
 
 

@@ -1,0 +1,111 @@
+"""9. The scheduler: decide before every step who computes what: continuous batching under a budget
+
+README.md explains it. Write each body that raises NotImplementedError; the rest is given.
+Grade it: pytest lessons/09_scheduler    A hint: minipaged lessons hint 9
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+from minipaged.block_manager import BlockManager
+from minipaged.reference.allocator import OutOfBlocksError
+from minipaged.request import Request
+from minipaged.scheduler import Move, Row, Schedule, _is_prefill
+
+
+class Scheduler:
+    """Requests wait in `waiting`; those that hold blocks are in `running`, those swapped out in `swapped`.
+
+    All three are in order of arrival.
+    """
+
+    def __init__(self, blocks: BlockManager, *, max_num_seqs: int, max_num_batched_tokens: int) -> None:
+        self.blocks = blocks
+        self.max_num_running = min(max_num_seqs, max_num_batched_tokens)  # each one gets a token a step
+        self.max_num_batched_tokens = max_num_batched_tokens
+        self.waiting: deque[Request] = deque()
+        self.running: list[Request] = []
+        self.swapped: deque[Request] = deque()
+
+    @property
+    def num_spare_blocks(self) -> int:
+        """The watermark: blocks that an admission leaves to those already running, 1 % of the pool."""
+        raise NotImplementedError
+
+    def requests(self) -> Iterator[Request]:
+        """All requests that are not finished, oldest first."""
+        yield from self.running
+        yield from self.swapped
+        yield from self.waiting
+
+    def schedule(self, step: Schedule | None = None) -> Schedule:
+        """Plan the next step. The tables of all its rows have a slot for each token computed.
+
+        step: filled as the planning goes on, for a caller who wants to know how far it came before it raised.
+        Sorting is stable: decodes come before prompts, and within each the order of arrival stays.
+        """
+        raise NotImplementedError
+
+    def finish(self, request: Request) -> None:
+        """Forget a request, whatever its state, and give its blocks back."""
+        self._free(request)
+        for queue in (self.running, self.swapped, self.waiting):
+            if request in queue:
+                queue.remove(request)
+
+    def _reserve_slots(self, step: Schedule) -> None:
+        """Give every running sequence a slot for its newest token, oldest first, preempting from the end."""
+        raise NotImplementedError
+
+    def _append_slots(self, step: Schedule, request: Request) -> None:
+        for sequence in request.unfinished:
+            copied = self.blocks.append_slot(sequence)
+            if copied is not None:
+                step.moves.append(Move("copy", *copied, request))
+
+    def _make_room(self, step: Schedule) -> None:
+        """Preempt the youngest running request, or end it where it is alone: no pool will ever hold it."""
+        raise NotImplementedError
+
+    def _swap_out(self, step: Schedule, request: Request) -> bool:
+        """Move a group to the host pool, if there is one with room, and its K and V are worth it."""
+        if self.blocks.host_allocator is None or _is_prefill(request):
+            return False
+        try:
+            pairs = self.blocks.swap_out(request.unfinished)
+        except OutOfBlocksError:
+            return False
+        step.moves += [Move("out", *pair, request) for pair in pairs]
+        return True
+
+    def _resume_and_admit(self, step: Schedule, budget: int) -> None:
+        """Bring back what was swapped out and start what waits, in order of arrival, while there is room."""
+        raise NotImplementedError
+
+    def _swap_in(self, step: Schedule, request: Request) -> None:
+        """Take a group back into the pool, with a slot for each newest token."""
+        pairs = self.blocks.swap_in(request.unfinished, self.num_spare_blocks)
+        step.moves += [Move("in", *pair, request) for pair in pairs]
+        self._append_slots(step, request)
+        self.running.append(self.swapped.popleft())
+
+    def _admit(self, step: Schedule, request: Request) -> None:
+        """Start a request, or start it again, with room for all of its tokens."""
+        num_cached = self.blocks.admit(request.unfinished, self.num_spare_blocks)
+        if request.num_cached_tokens is None:
+            request.num_cached_tokens = num_cached
+            step.admitted.append(request)
+        self.running.append(self.waiting.popleft())
+
+    def _add_rows(self, step: Schedule, request: Request, budget: int) -> int:
+        """Add as many of the request's uncomputed tokens as the budget allows; returns how many.
+
+        Its sequences go in order: a later one may share blocks that an earlier one computes.
+        """
+        raise NotImplementedError
+
+    def _free(self, request: Request) -> None:
+        for sequence in request.sequences:
+            self.blocks.free(sequence)

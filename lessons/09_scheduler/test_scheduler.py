@@ -1,0 +1,454 @@
+"""Grades lesson 9: real requests and a real block manager in small pools, without a model."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from minipaged.block_manager import BlockManager
+from minipaged.course.checks import check, check_true, trying
+from minipaged.request import Request, Sequence
+from minipaged.sampling_params import SamplingParams
+
+
+class World:
+    """A scheduler over a pool, and a model that answers every sampled row with token 7."""
+
+    def __init__(self, exercise: ModuleType, num_blocks: int, block_size: int = 4, **limits: int) -> None:
+        self.blocks = BlockManager(num_blocks, block_size, enable_prefix_caching=False)
+        limits = {"max_num_seqs": 8, "max_num_batched_tokens": 100} | limits
+        self.scheduler = exercise.Scheduler(self.blocks, **limits)
+        self.budget = limits["max_num_batched_tokens"]
+        self.ended: list[str] = []
+
+    def add(self, name: str, num_tokens: int, max_tokens: int = 4, samples: int = 1) -> Request:
+        tokens = list(range(num_tokens))
+        chain, table = self.blocks.new_chain(tokens, None), self.blocks.new_table()
+        sequence: Any = Sequence(tokens, chain, table, None, num_prompt_tokens=num_tokens, seed=0)  # type: ignore[arg-type]
+        params = SamplingParams(max_tokens=max_tokens, n=samples)
+        request = Request(name, None, list(tokens), params, max_tokens, [sequence], lambda: None)  # type: ignore[arg-type,return-value]
+        self.scheduler.waiting.append(request)
+        return request
+
+    def step(self, look: Callable[[Any], None] = lambda step: None) -> Any:
+        """Plan a step, look at it, see that it can be carried out, and carry it out."""
+        scheduler = self.scheduler
+        step = scheduler.schedule()
+        check_true(
+            "schedule()", step is not None, "the Schedule", "None", "schedule returns the step that it filled"
+        )
+        if step is not None:
+            look(step)
+        used = sum(row.stop - row.start for row in step.rows)
+        why = "the budget is counted in tokens, over all requests"
+        check_true(
+            f"the tokens of a step, budget {self.budget}", used <= self.budget,
+            f"at most {self.budget}", f"{used}: {rows(step)}", why,
+        )  # fmt: skip
+        queues = [*scheduler.running, *scheduler.swapped, *scheduler.waiting]
+        twice = [r.request_id for r in queues if sum(r is other for other in queues) > 1]
+        why = "a request is in one queue at a time: who is preempted leaves `running`"
+        check("requests in two queues at once", twice, [], why)
+        for row in step.rows:
+            sequence = row.sequence
+            tried = f"row ({row.request.request_id}, {row.start}, {row.stop})"
+            check(
+                f"where {tried} begins", row.start, sequence.num_computed_tokens,
+                "a row begins where the computed tokens end",
+            )  # fmt: skip
+            inside = row.start < row.stop <= sequence.num_tokens
+            check_true(
+                f"the end of {tried}",
+                inside,
+                f"up to {sequence.num_tokens}",
+                str(row.stop),
+                "empty, or too long",
+            )
+            last = row.stop == sequence.num_tokens
+            why = "a token is sampled only where the last known token is computed, not after each chunk"
+            check(f"is_last_chunk of {tried}, {sequence.num_tokens} tokens", row.is_last_chunk, last, why)
+            check_true(
+                f"the slots of {tried}", row.stop <= sequence.table.num_tokens, "a slot for each token",
+                f"slots for {sequence.table.num_tokens}",
+                "no slot was reserved: those running get one for their newest token first",
+            )  # fmt: skip
+            self.blocks.publish(sequence, row.stop)
+            if row.is_last_chunk:
+                sequence.token_ids.append(7)
+                if sequence.num_output_tokens >= row.request.max_tokens:
+                    scheduler.finish(row.request)
+                    self.ended.append(row.request.request_id)
+        self.ended += [request.request_id for request in step.outgrown]
+        live = [s for request in scheduler.requests() for s in request.sequences]
+        try:
+            self.blocks.check(live)
+        except RuntimeError as error:
+            why = (
+                "a block leaked or is named twice: whoever is preempted or ended gives all of its blocks back"
+            )
+            check_true("the pool after a step", False, "every block free or in one table", str(error), why)
+        return step
+
+    def run(self, why: str = "no progress: somebody waits for what never comes") -> list[Any]:
+        """Step until all have ended."""
+        steps: list[Any] = []
+        while any(self.scheduler.requests()):
+            check_true("all requests after 200 steps", len(steps) < 200, "ended", "some are left", why)
+            steps.append(self.step())
+        free = self.blocks.num_available
+        why = "a block leaked: somebody did not give it back"
+        check("free blocks at the end", free, self.blocks.num_blocks, why)
+        return steps
+
+
+def rows(step: Any) -> list[tuple[str, int, int]]:
+    return [(row.request.request_id, row.start, row.stop) for row in step.rows]
+
+
+def ids(requests: Any) -> list[str]:
+    return [request.request_id for request in requests]
+
+
+def test_one_request_from_prompt_to_end(exercise: ModuleType) -> None:
+    """A prompt is computed at once where the budget allows, then one token a step."""
+    world = World(exercise, 8)
+    world.add("A", 5, max_tokens=3)
+    with trying("a prompt of 5 tokens, then two decodes"):
+        got = [rows(step) for step in world.run()]
+    why = "the prompt, then the one token that was sampled last, each time"
+    check(
+        "the rows of a request of 5 tokens and 3 more",
+        got,
+        [[("A", 0, 5)], [("A", 5, 6)], [("A", 6, 7)]],
+        why,
+    )
+
+
+def test_a_long_prompt_comes_in_chunks(exercise: ModuleType) -> None:
+    """A prompt longer than the budget is computed in chunks, and sampled once, at its end."""
+    world = World(exercise, 8, max_num_batched_tokens=4)
+    world.add("A", 10, max_tokens=1)
+    with trying("a prompt of 10 tokens under a budget of 4"):
+        steps = world.run()
+    why = "chunks of what the budget allows: 4, 4, and the 2 that are left"
+    check(
+        "the rows of 10 tokens, budget 4",
+        [rows(s) for s in steps],
+        [[("A", 0, 4)], [("A", 4, 8)], [("A", 8, 10)]],
+        why,
+    )
+    why = "a token is sampled only where the last known token is computed, not after each chunk"
+    check("is_last_chunk of its chunks", [s.rows[0].is_last_chunk for s in steps], [False, False, True], why)
+
+
+def test_newcomers_join_while_others_run(exercise: ModuleType) -> None:
+    """Whoever arrives joins at the next step, not when the batch has ended."""
+    world = World(exercise, 20)
+    world.add("A", 2, max_tokens=9)
+    with trying("B arrives while A runs"):
+        world.step()
+        world.add("B", 2)
+        got = rows(world.step())
+    why = "a batch that waits for its slowest member is static batching: ask anew before every step"
+    check("the step after B arrived", got, [("A", 2, 3), ("B", 0, 2)], why)
+
+
+def test_rows_of_one_token_come_first(exercise: ModuleType) -> None:
+    """Rows of one token stand before longer ones, and the order of arrival stays within each."""
+    world = World(exercise, 20)
+    for name, length in (("A", 5), ("B", 1), ("C", 3), ("D", 1)):
+        world.add(name, length)
+    with trying("prompts of 5, 1, 3 and 1 tokens arrive together"):
+        got = rows(world.step())
+    why = "sort the rows by whether they have more than one token; a stable sort keeps the order of arrival"
+    check("the rows of prompts of 5, 1, 3, 1", got, [("B", 0, 1), ("D", 0, 1), ("A", 0, 5), ("C", 0, 3)], why)
+
+
+def test_decodes_first_prompts_share_the_rest(exercise: ModuleType) -> None:
+    """Decodes take their token first; prompts share what is left of the budget, in order of arrival."""
+    world = World(exercise, 20, max_num_batched_tokens=6)
+    world.add("A", 3)
+    with trying("A decodes, B of 9 and C of 2 tokens arrive, budget 6"):
+        world.step()
+        world.add("B", 9)
+        world.add("C", 2)
+        first, second = rows(world.step()), rows(world.step())
+    why = "A's decode takes 1 of 6 tokens, B's prompt the other 5; the budget is in tokens, C waits"
+    check("the second step, budget 6", first, [("A", 3, 4), ("B", 0, 5)], why)
+    why = "A's decode, B's remaining 4, and for C the 1 that is left; rows of one token stand first"
+    check("the third step, budget 6", second, [("A", 4, 5), ("C", 0, 1), ("B", 5, 9)], why)
+
+
+def test_decodes_before_a_prompt_that_is_half_done(exercise: ModuleType) -> None:
+    """A prompt in chunks takes what decodes leave of the budget, also when it runs already."""
+    world = World(exercise, 20, max_num_batched_tokens=4)
+    world.add("A", 3)
+    with trying("A decodes, B of 9 tokens comes in chunks, budget 4"):
+        world.step()
+        world.add("B", 9)
+        got = [rows(world.step()) for _ in range(3)]
+    why = (
+        "a decode takes its one token before prompts share the rest, or A's answer would stop for B's prompt"
+    )
+    want = [[("A", 3, 4), ("B", 0, 3)], [("A", 4, 5), ("B", 3, 6)], [("A", 5, 6), ("B", 6, 9)]]
+    check("three steps of A in decode and B in prefill, budget 4", got, want, why)
+
+
+def test_the_watermark(exercise: ModuleType) -> None:
+    """An admission leaves 1 % of the pool, rounded up, to those running; alone one may have all."""
+    for blocks, spare in ((4, 1), (100, 1), (101, 2), (250, 3)):
+        world = World(exercise, blocks)
+        with trying("num_spare_blocks of an idle pool"):
+            got = world.scheduler.num_spare_blocks
+        check(
+            f"num_spare_blocks of {blocks} blocks, nobody running",
+            got,
+            0,
+            "nobody runs: nothing has to be left for them",
+        )
+        world.add("A", 1)
+        world.step()
+        why = "1 % of the pool, rounded up, so that a small pool leaves a block, too"
+        check(
+            f"num_spare_blocks of {blocks} blocks, one running", world.scheduler.num_spare_blocks, spare, why
+        )
+    world = World(exercise, 4)
+    world.add("A", 7, max_tokens=2)
+    world.add("B", 8, max_tokens=1)
+    with trying("A takes 2 of 4 blocks, B needs the other 2"):
+        got = rows(world.step())
+    why = "B would take the last block, and A would preempt it at the next token: leave the watermark"
+    check("who runs where B would take the last block", got, [("A", 0, 7)], why)
+    world = World(exercise, 4)
+    world.add("A", 16, max_tokens=1)
+    with trying("A needs all 4 blocks, alone"):
+        check(
+            "who runs, alone in 4 blocks",
+            rows(world.step()),
+            [("A", 0, 16)],
+            "nobody runs: nothing has to be left",
+        )
+
+
+def test_the_running_come_before_newcomers(exercise: ModuleType) -> None:
+    """Blocks go to those running first, and only what is left to newcomers."""
+    world = World(exercise, 4)
+    world.add("A", 8)
+    with trying("A holds 2 of 4 blocks and needs a third; D needs one"):
+        world.step()
+        world.add("D", 4)
+        got = rows(world.step())
+    why = "A's slot comes first and leaves 1 block, the watermark: reserve slots before anybody is admitted"
+    check("who runs when A needs a third of 4 blocks and D one", got, [("A", 8, 9)], why)
+
+
+def test_no_more_than_there_are_places(exercise: ModuleType) -> None:
+    """At most max_num_seqs sequences run at a time, and a request counts as many as it will have."""
+    world = World(exercise, 40, max_num_seqs=2)
+    for name in "ABC":
+        world.add(name, 2, max_tokens=2)
+    with trying("three requests, max_num_seqs=2"):
+        steps = [world.step() for _ in range(3)]
+    check(
+        "who runs first, max_num_seqs=2",
+        sorted({r[0] for r in rows(steps[0])}),
+        ["A", "B"],
+        "two places",
+    )
+    check(
+        "who runs third, max_num_seqs=2",
+        sorted({r[0] for r in rows(steps[2])}),
+        ["C"],
+        "C joins when a place is free",
+    )
+    world = World(exercise, 40, max_num_seqs=3)
+    world.add("A", 2, samples=2)
+    world.add("B", 2, samples=2)
+    world.add("C", 2)
+    with trying("n=2, n=2 and n=1, max_num_seqs=3"):
+        got = [r[0] for r in rows(world.step())]
+    why = "A will have 2 sequences, B 2 more: 4 are too many. C would fit, and must not pass B"
+    check("who runs of n=2, n=2, n=1, max_num_seqs=3", got, ["A"], why)
+
+
+def test_the_youngest_gives_way_and_comes_back_first(exercise: ModuleType) -> None:
+    """When blocks run out the youngest is preempted, waits at the front, and comes back before newcomers."""
+    world = World(exercise, 5)
+    a, b = world.add("A", 8), world.add("B", 8)
+
+    def look(step: Any) -> None:
+        why = "the youngest of those running gives way: the oldest must never starve"
+        check(
+            "who is preempted when A and B need a third block each, one free", ids(step.preempted), ["B"], why
+        )
+        check("who runs after B was preempted", ids(world.scheduler.running), ["A"], why)
+
+    with trying("A and B, 8 tokens each, in 5 blocks of 4"):
+        world.step()
+        world.add("D", 4)
+        step = world.step(look)
+    why = "who was preempted comes back before newcomers: to the front of `waiting`, not to its end"
+    check(
+        "who waits after B was preempted, D having arrived later",
+        ids(world.scheduler.waiting),
+        ["B", "D"],
+        why,
+    )
+    why = "blocks that were just given up must not be taken at once: nobody joins in a step that preempted"
+    check("the rows of the step that preempted B", rows(step), [("A", 8, 9)], why)
+    check(
+        "num_preemptions of A and B",
+        (a.num_preemptions, b.num_preemptions),
+        (0, 1),
+        "count it for the request",
+    )
+    with trying("the steps after that, until all have ended"):
+        world.run()
+    check("the order in which A, B, D end", world.ended, ["A", "B", "D"], "first come, first served")
+    check(
+        "num_preemptions of B at the end",
+        b.num_preemptions,
+        1,
+        "B came back too early, and was preempted again",
+    )
+
+
+def test_what_a_preempted_request_computes_again(exercise: ModuleType) -> None:
+    """A preempted request keeps its tokens, and computes them all in one go when it comes back."""
+    world = World(exercise, 5)
+    world.add("A", 8, max_tokens=3)
+    world.add("B", 8, max_tokens=3)
+    with trying("A and B, 8 tokens each, in 5 blocks of 4, until B runs again"):
+        steps = world.run()
+    got = [row for step in steps for row in rows(step) if row[0] == "B"]
+    why = "8 tokens of the prompt and the 1 sampled are one prompt of 9 by now, then decode goes on"
+    check("all rows of B", got, [("B", 0, 8), ("B", 0, 9), ("B", 9, 10)], why)
+
+
+def test_several_give_way(exercise: ModuleType) -> None:
+    """As many give way as it takes, from the end of the line, and keep their order."""
+    world = World(exercise, 13, block_size=1)
+    for name in "ABCD":
+        world.add(name, 3, max_tokens=6)
+    with trying("four requests of 3 tokens in 13 blocks of 1"):
+        world.step()
+        step = world.step()
+    check(
+        "who runs of A to D in 13 blocks of 1",
+        ids(world.scheduler.running),
+        ["A", "B", "C"],
+        "D's 3 blocks are enough for A, B and C",
+    )
+    check(
+        "who is preempted when A to D want a fourth token",
+        ids(step.preempted),
+        ["D"],
+        "nobody gives way without need",
+    )
+    with trying("the third and the fourth step"):
+        world.step()
+        world.step()
+    why = "the front of `waiting` is for the oldest: C was preempted after D, and stands before it"
+    check("who waits after C was preempted as well", ids(world.scheduler.waiting), ["C", "D"], why)
+    world.run()
+    check("the order in which A to D end", world.ended, list("ABCD"), "first come, first served")
+
+
+def test_nobody_passes_the_head_of_the_line(exercise: ModuleType) -> None:
+    """Where the head of the line doesn't fit, nobody behind it is admitted."""
+    world = World(exercise, 6)
+    world.add("A", 10, max_tokens=2)
+    world.add("B", 16, max_tokens=1)
+    world.add("C", 2, max_tokens=1)
+    with trying("A takes 3 of 6 blocks; B needs 4, C needs 1"):
+        got = rows(world.step())
+    why = "C is small and would fit, but B came first: it would wait for as long as small ones keep coming"
+    check("who runs, B too large for now", got, [("A", 0, 10)], why)
+    world.run()
+    check("the order in which A, B, C end", world.ended, ["A", "B", "C"], "first come, first served")
+
+
+def test_who_outgrows_the_pool(exercise: ModuleType) -> None:
+    """Alone and out of blocks, a request ends with what it has, and the next one runs."""
+    world = World(exercise, 2)
+    world.add("A", 7, max_tokens=50)
+    world.add("B", 2, max_tokens=2)
+    with trying("A wants 57 tokens in a pool of 8"):
+        steps = world.run()
+    preempted = [name for step in steps for name in ids(step.preempted)]
+    why = "alone it has nobody to give way to: it ends, and is not tried again"
+    check("who is preempted, A being alone in the pool", preempted, [], why)
+    outgrown = [name for step in steps for name in ids(step.outgrown)]
+    check(
+        "who has outgrown 2 blocks of 4",
+        outgrown,
+        ["A"],
+        "alone it can't preempt anybody: list it in step.outgrown",
+    )
+    check("who has ended, in order", world.ended, ["A", "B"], "its blocks are free again, and B is served")
+    world = World(exercise, 2)
+    world.add("A", 9, max_tokens=2)
+    world.add("B", 2, max_tokens=1)
+    why = "nobody runs and it still doesn't fit: it never will, so it must not block the line for ever"
+    with trying("the head of the line doesn't fit into the empty pool"):
+        steps = world.run(why)
+    outgrown = [name for step in steps for name in ids(step.outgrown)]
+    check("who has outgrown 2 blocks of 4, at admission", outgrown, ["A"], why)
+    check("who has ended then", sorted(world.ended), ["A", "B"], why)
+
+
+def test_a_step_that_is_handed_in_is_filled(exercise: ModuleType) -> None:
+    """`schedule(step)` fills the step it is given and returns it; without requests it is empty."""
+    world = World(exercise, 4)
+    with trying("schedule() without requests"):
+        check("rows without requests", rows(world.step()), [], "nothing to do is no error")
+    request = world.add("A", 3)
+    from minipaged.scheduler import Schedule
+
+    mine = Schedule()
+    with trying("schedule(step)"):
+        got = world.scheduler.schedule(mine)
+    why = "the caller looks into the step it handed in when something raises half-way"
+    check_true("schedule(step) with a step of one's own", got is mine, "that very step", "another one", why)
+    check("the rows of the step handed in", rows(mine), [("A", 0, 3)], why)
+    check("step.admitted", [r is request for r in mine.admitted], [True], "_admit lists it")
+
+
+def test_long_lives_in_small_pools(exercise: ModuleType) -> None:
+    """Whatever comes, the oldest makes progress in every step, and all blocks come home."""
+    for seed in range(12):
+        chance = random.Random(seed)
+        world = World(
+            exercise, chance.randint(6, 14), block_size=chance.choice([1, 2, 4]),
+            max_num_batched_tokens=chance.choice([3, 8, 50]), max_num_seqs=chance.choice([2, 5]),
+        )  # fmt: skip
+        names, num_steps = [], 0
+        with trying(f"25 random requests, pool number {seed}"):
+            while len(names) < 25 or any(world.scheduler.requests()):
+                if len(names) < 25 and chance.random() < 0.5:
+                    names.append(str(len(names)))
+                    world.add(names[-1], chance.randint(1, 5), max_tokens=chance.randint(1, 5))
+                oldest = next(world.scheduler.requests(), None)
+                before = oldest and (
+                    oldest.sequences[0].num_computed_tokens,
+                    len(oldest.sequences[0].token_ids),
+                )
+                world.step()
+                num_steps += 1
+                check_true(
+                    f"pool {seed} after 600 steps",
+                    num_steps < 600,
+                    "all ended",
+                    "some are left",
+                    "no progress",
+                )
+                if oldest is not None and oldest.request_id not in world.ended:
+                    after = (oldest.sequences[0].num_computed_tokens, len(oldest.sequences[0].token_ids))
+                    why = "the oldest must move in every step: whatever others need, it comes first"
+                    check_true(
+                        f"the oldest request in step {num_steps}", after != before, "a row", "no row", why
+                    )
+        free = world.blocks.num_available
+        check(f"free blocks at the end of pool {seed}", free, world.blocks.num_blocks, "a block leaked")

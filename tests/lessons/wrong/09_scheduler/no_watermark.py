@@ -1,0 +1,12 @@
+"""An admission may take the last block.
+
+Words: 1 % of the pool
+"""
+
+from minipaged.scheduler import Scheduler as Right
+
+
+class Scheduler(Right):
+    @property
+    def num_spare_blocks(self):
+        return 0

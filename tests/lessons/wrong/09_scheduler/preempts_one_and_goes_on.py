@@ -1,0 +1,18 @@
+"""When room was made, the next request is looked at, and this one has no slot.
+
+Words: no slot was reserved
+"""
+
+from minipaged.reference.allocator import OutOfBlocksError
+from minipaged.scheduler import Scheduler as Right
+
+
+class Scheduler(Right):
+    def _reserve_slots(self, step):
+        for request in list(self.running):
+            if request not in self.running:
+                continue
+            try:
+                self._append_slots(step, request)
+            except OutOfBlocksError:
+                self._make_room(step)
