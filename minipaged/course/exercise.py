@@ -91,11 +91,12 @@ class _Key:
     def imports(self) -> str:
         """The key's own imports as far as they are used, and from the key itself what was left out."""
         used = {n.id for top in self.kept for n in self._nodes(top) if isinstance(n, ast.Name)}
+        wanted = used | set(self.lesson.also_import)
         package = self.lesson.key.rpartition(".")[0]
         lines = []
         for node in self.tree.body:
             if isinstance(node, ast.ImportFrom | ast.Import):
-                names = [a for a in node.names if (a.asname or a.name) in used or a.name == "annotations"]
+                names = [a for a in node.names if (a.asname or a.name) in wanted or a.name == "annotations"]
                 if names:
                     lines.append(_absolute(node, names, package))
         left_out = {name for node in self.tree.body if _is_definition(node) for name in _names(node)}

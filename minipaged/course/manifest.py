@@ -39,6 +39,7 @@ class Lesson:
     needs: list[str] = field(default_factory=list)  # folders of the lessons to be done before
     given: list[str] = field(default_factory=list)  # what the exercise holds as it is
     leave_out: list[str] = field(default_factory=list)  # methods and helpers that play no part
+    also_import: list[str] = field(default_factory=list)  # names that what is to be written needs
     drop_words: list[str] = field(default_factory=list)  # sentences of docstrings that hold one are left out
     drop_parameters: dict[str, list[str]] = field(default_factory=dict)  # by function: options not taught
     time_limit: int = 20  # seconds a test may take: a loop that never ends is told, not waited for

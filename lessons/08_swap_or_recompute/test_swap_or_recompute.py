@@ -1,0 +1,379 @@
+"""Grades lesson 8: tables that move to the host and back, their counts, and what is in their blocks."""
+
+from __future__ import annotations
+
+import random
+from types import ModuleType
+from typing import Any
+
+from minipaged.course.checks import check, check_raises, check_true, trying
+from minipaged.reference.allocator import BlockAllocator, OutOfBlocksError
+from minipaged.reference.prefix_cache import PrefixCache, PrefixChain
+
+
+def counts(pool: Any, number: int) -> list[int]:
+    return [pool.reference_count(block) for block in range(number)]
+
+
+def state(*pools: BlockAllocator) -> list[Any]:
+    return [(pool.free_order(), counts(pool, pool.num_blocks)) for pool in pools]
+
+
+def two_samples(device: BlockAllocator) -> list[list[int]]:
+    """Two tables that share their first two blocks: [0, 1, 2] and [0, 1, 3]."""
+    shared = device.allocate(2)
+    device.share(shared)
+    return [shared + device.allocate(1), shared + device.allocate(1)]
+
+
+ONCE = "a block that both tables name is one block: it moves once, and is as shared there as it was here"
+
+
+def test_one_table_out(exercise: ModuleType) -> None:
+    """Out: the table names host blocks, the pairs say what to copy, the device blocks are free."""
+    device, host = BlockAllocator(4), BlockAllocator(4)
+    table = device.allocate(2)
+    host.allocate(1)  # somebody else's: device block 0 is not host block 0
+    with trying("swap_out([[0, 1]]) to a host pool whose block 0 is taken"):
+        pairs = exercise.swap_out([table], device, host)
+    why = "the host pool hands out its own blocks: a device id means nothing there"
+    check("pairs of swap_out([[0, 1]]), host block 0 taken", pairs, [(0, 1), (1, 2)], why)
+    check(
+        "the table after swap_out([[0, 1]])",
+        table,
+        [1, 2],
+        "repoint the table in place: the caller holds this very list",
+    )
+    why = "the device blocks were not given up: they are what the swap is for"
+    check("free device blocks after swap_out([[0, 1]])", device.num_free, 4, why)
+    check(
+        "host counts after swap_out([[0, 1]])",
+        counts(host, 4),
+        [1, 1, 1, 0],
+        "each block has one user, the table",
+    )
+
+
+def test_shared_blocks_move_once(exercise: ModuleType) -> None:
+    """Out: a block that several tables name moves once, and is as shared on the host."""
+    device, host = BlockAllocator(6), BlockAllocator(6)
+    tables = two_samples(device)
+    with trying("swap_out([[0, 1, 2], [0, 1, 3]])"):
+        pairs = exercise.swap_out(tables, device, host)
+    check("pairs of swap_out([[0, 1, 2], [0, 1, 3]])", pairs, [(0, 0), (1, 1), (2, 2), (3, 3)], ONCE)
+    check("the tables after swap_out([[0, 1, 2], [0, 1, 3]])", tables, [[0, 1, 2], [0, 1, 3]], ONCE)
+    why = "counts are lost: a host block has as many users as tables name it"
+    check("host counts after swap_out([[0, 1, 2], [0, 1, 3]])", counts(host, 6), [2, 2, 1, 1, 0, 0], why)
+    check(
+        "free device blocks after it", device.num_free, 6, "each table gives up its uses: 2 of blocks 0 and 1"
+    )
+
+
+def test_blocks_that_others_name_stay(exercise: ModuleType) -> None:
+    """Out: a block that another request names as well is copied, and stays on the device for that one."""
+    device, host = BlockAllocator(4), BlockAllocator(4)
+    table = device.allocate(2)
+    device.share([0])  # another request's table names block 0 too
+    with trying("swap_out([[0, 1]]) where another request names block 0"):
+        pairs = exercise.swap_out([table], device, host)
+    check(
+        "pairs of swap_out([[0, 1]]), 0 shared with another request",
+        pairs,
+        [(0, 0), (1, 1)],
+        "it is copied all the same",
+    )
+    why = "the other request still reads block 0: give up one use, not the block"
+    check("device counts after swap_out([[0, 1]]), 0 shared", counts(device, 4), [1, 0, 0, 0], why)
+
+
+def test_there_and_back(exercise: ModuleType) -> None:
+    """In: the way back of out, with tables, counts and sharing as they were, and an empty host pool."""
+    device, host = BlockAllocator(6), BlockAllocator(6)
+    tables = two_samples(device)
+    with trying("swap_out and swap_in of [[0, 1, 2], [0, 1, 3]], a device block taken meanwhile"):
+        exercise.swap_out(tables, device, host)
+        (taken,) = device.allocate(1)
+        pairs = exercise.swap_in(tables, device, host)
+    check("host blocks that swap_in copies", [pair[0] for pair in pairs], [0, 1, 2, 3], ONCE)
+    new = dict(pairs)
+    check("the tables after swap_in", tables, [[new[0], new[1], new[2]], [new[0], new[1], new[3]]], ONCE)
+    different = len({taken, *new.values()}) == 5
+    check_true("device blocks of swap_in", different, "4 new ones", str(pairs), "none is taken twice")
+    users = [device.reference_count(new[block]) for block in range(4)]
+    check("counts of the new device blocks", users, [2, 2, 1, 1], "counts are lost in the round trip")
+    check(
+        "free host blocks after swap_in", host.num_free, 6, "the host blocks were not given back: they leak"
+    )
+
+
+def test_all_or_nothing(exercise: ModuleType) -> None:
+    """Where blocks are missing nothing changes, neither tables nor counts nor free blocks, on either side."""
+    device, host = BlockAllocator(6), BlockAllocator(3)
+    tables = two_samples(device)
+    before = state(device, host)
+    why = "the host pool has 3 blocks, 4 are needed: say so, and let the scheduler recompute instead"
+    call = lambda: exercise.swap_out(tables, device, host)  # noqa: E731
+    error: Any = check_raises("swap_out of 4 blocks to a host pool of 3", OutOfBlocksError, call, why)
+    kept = "a part was moved before the pool ran out: ask for room first, all or nothing"
+    check("the tables after the refused swap_out", tables, [[0, 1, 2], [0, 1, 3]], kept)
+    check(
+        "free blocks and counts of both pools after the refused swap_out", state(device, host), before, kept
+    )
+    check(
+        "`requested` and `available` of the error",
+        (error.requested, error.available),
+        (4, 3),
+        "4 needed, 3 there",
+    )
+    device, host = BlockAllocator(4), BlockAllocator(4)
+    tables = two_samples(device)
+    with trying("swap_out of 4 blocks to a host pool of 4"):
+        exercise.swap_out(tables, device, host)
+    device.allocate(1)
+    before = state(device, host)
+    call = lambda: exercise.swap_in(tables, device, host)  # noqa: E731
+    check_raises(
+        "swap_in of 4 blocks with 3 free", OutOfBlocksError, call, "3 device blocks are free, 4 are needed"
+    )
+    check("the tables after the refused swap_in", tables, [[0, 1, 2], [0, 1, 3]], kept)
+    check("free blocks and counts of both pools after the refused swap_in", state(device, host), before, kept)
+
+
+def test_what_is_no_group(exercise: ModuleType) -> None:
+    """A table given twice, or blocks that are not in use as often as named, are refused; nothing changes."""
+    for name, make in (
+        ("the same table twice", lambda table: [table, table]),
+        ("a block named twice with one user", lambda table: [table, list(table)]),
+        ("a block that is free", lambda table: [[*table, 3]]),
+    ):
+        device, host = BlockAllocator(4), BlockAllocator(8)
+        tables = make(device.allocate(2))
+        before = state(device, host)
+        why = "_count_users refuses such tables: ask it first"
+        check_raises(
+            f"swap_out with {name}",
+            ValueError,
+            lambda t=tables, d=device, h=host: exercise.swap_out(t, d, h),
+            why,
+        )  # fmt: skip
+        check(
+            f"free blocks and counts after the refused swap_out with {name}", state(device, host), before, why
+        )
+    device, host = BlockAllocator(4), BlockAllocator(4)
+    with trying("swap_out([]) and swap_out([[]])", "no table, and a table without blocks, are normal cases"):
+        check("swap_out([])", exercise.swap_out([], device, host), [], "nothing to move")
+        check("swap_out([[]])", exercise.swap_out([[]], device, host), [], "nothing to move")
+
+
+def test_resident_blocks_are_not_copied(exercise: ModuleType) -> None:
+    """In: a block that is still on the device is shared and not copied; it needs no new block."""
+    device, host = BlockAllocator(6), BlockAllocator(6)
+    tables = two_samples(device)
+    device.share([0, 1])  # another request names the shared part too, so it stays
+    with trying("swap_in with resident={0: 0, 1: 1}"):
+        exercise.swap_out(tables, device, host)
+        pairs = exercise.swap_in(tables, device, host, {0: 0, 1: 1, 9: 5})
+    why = "resident blocks hold the content already: copying them again is work for nothing"
+    check("host blocks that swap_in copies with 0 and 1 resident", [pair[0] for pair in pairs], [2, 3], why)
+    new = dict(pairs)
+    check("the tables after swap_in with 0 and 1 resident", tables, [[0, 1, new[2]], [0, 1, new[3]]], why)
+    why = "both tables use the resident blocks, and so does the other request: 3 users"
+    check("device counts after swap_in with 0 and 1 resident", counts(device, 6), [3, 3, 1, 1, 0, 0], why)
+    why = "the host's copy of a resident block must be given back, too"
+    check("free host blocks after swap_in with 0 and 1 resident", host.num_free, 6, why)
+    device, host = BlockAllocator(4), BlockAllocator(4)
+    tables = two_samples(device)
+    device.share([0, 1, 2, 3])
+    with trying("swap_in where all blocks are resident and none is free"):
+        exercise.swap_out(tables, device, host)
+        pairs = exercise.swap_in(tables, device, host, {0: 0, 1: 1, 2: 2, 3: 3})
+    check(
+        "pairs of swap_in with all blocks resident", pairs, [], "nothing is missing: no new block is needed"
+    )
+
+
+def cached(num_blocks: int) -> tuple[PrefixCache, list[int]]:
+    """A cache with `num_blocks` blocks, two of them findable and used by nobody."""
+    cache = PrefixCache(BlockAllocator(num_blocks))
+    blocks = cache.allocate(2)
+    cache.publish(PrefixChain(list(range(8)), 4), blocks, 0, 2)
+    cache.free(blocks)
+    return cache, blocks
+
+
+def test_a_cached_block_that_is_used_cannot_be_handed_out(exercise: ModuleType) -> None:
+    """In: resident blocks that nobody uses are counted as available, until they are used as they are."""
+    for num_blocks, room in ((4, True), (3, False)):
+        cache, blocks = cached(num_blocks)
+        host = BlockAllocator(6)
+        table = host.allocate(4)
+        resident = dict(zip(table, blocks, strict=False))
+        before = (state(host), counts(cache, num_blocks), cache.num_available)
+        tried = f"swap_in of 4 blocks, 2 resident and cached, in a pool of {num_blocks}"
+        evicted = "a resident block was handed out as new: use what is there before `allocate` evicts it"
+        if room:
+            with trying(tried, "2 blocks are resident, 2 are free: they suffice"):
+                pairs = exercise.swap_in([table], cache, host, resident)
+            check(f"how many pairs has {tried}", len(pairs), 2, evicted)
+            check(f"the first two blocks after {tried}", table[:2], blocks, evicted)
+            check_true(
+                f"the table after {tried}", len(set(table)) == 4, "4 different blocks", str(table), evicted
+            )
+        else:
+            why = "2 cached blocks are used, so 1 is left and 2 are needed: they were counted as available"
+            call = lambda t=table, c=cache, h=host, r=resident: exercise.swap_in([t], c, h, r)  # noqa: E731
+            error: Any = check_raises(tried, OutOfBlocksError, call, why)
+            check(f"`available` of the error of {tried}", (error.requested, error.available), (2, 1), why)
+            now = (state(host), counts(cache, num_blocks), cache.num_available)
+            check(
+                f"both pools after the refused {tried}",
+                now,
+                before,
+                "all or nothing: count first, then share",
+            )
+
+
+def test_what_is_used_is_not_evicted(exercise: ModuleType) -> None:
+    """In: resident blocks are shared first, so that `allocate` evicts others, even where those are younger."""
+    cache, blocks = cached(3)
+    young = cache.allocate(1)
+    cache.publish(PrefixChain([50, 51, 52, 53], 4), young, 0, 1)
+    cache.free(young)  # no block is free, all 3 are cached: the resident ones would be evicted first
+    host = BlockAllocator(3)
+    table = host.allocate(3)
+    resident = dict(zip(table, blocks, strict=False))
+    tried = "swap_in of 3 blocks, 2 resident and cached, a younger one cached, none free"
+    why = "a resident block was handed out as new: use what is there before `allocate` evicts it"
+    with trying(tried, why):
+        pairs = exercise.swap_in([table], cache, host, resident)
+    check(f"the table after {tried}", table, [*blocks, *young], why)
+    check(f"pairs of {tried}", pairs, [(2, young[0])], why)
+
+
+def test_an_allocation_that_fails_after_all(exercise: ModuleType) -> None:
+    """In: when `allocate` itself raises, the resident blocks that were shared are given up again."""
+    cache, blocks = cached(6)
+    host = BlockAllocator(4)
+    table = host.allocate(3)
+    before = (state(host), counts(cache, 6), list(table))
+
+    def fail(num_blocks: int = 1) -> list[int]:
+        raise MemoryError
+
+    cache.allocate = fail  # type: ignore[method-assign]
+    why = "the error of `allocate` must reach the caller"
+    resident = dict(zip(table, blocks, strict=False))
+    call = lambda: exercise.swap_in([table], cache, host, resident)  # noqa: E731
+    check_raises("swap_in where `allocate` raises MemoryError", MemoryError, call, why)
+    now = (state(host), counts(cache, 6), list(table))
+    why = "resident blocks were shared and kept: a leak, undo it where anything raises"
+    check("both pools and the table after an `allocate` that raises", now, before, why)
+
+
+def test_swap_blocks_copies_content(exercise: ModuleType) -> None:
+    """`swap_blocks` copies what is in the blocks, so that later writes to the source don't show."""
+    device = [[float(block), [block]] for block in range(4)]
+    host: list[Any] = [None, None, None]
+    with trying("swap_blocks(device, host, [3, 1], [0, 2])"):
+        exercise.swap_blocks(device, host, [3, 1], [0, 2])
+    check(
+        "the host pool after swap_blocks(device, host, [3, 1], [0, 2])",
+        host,
+        [[3.0, [3]], None, [1.0, [1]]],
+        "host[0] = device[3], host[2] = device[1]",
+    )
+    device[3][1].append(99)  # type: ignore[union-attr]
+    device[1][0] = -1.0
+    why = "the same list, not a copy: the device block will be written by somebody else, copy the content"
+    check("the host pool after the device blocks were overwritten", host, [[3.0, [3]], None, [1.0, [1]]], why)
+    with trying("swap_blocks(device, host, [2, 2], [2, 0])", "one source may serve several destinations"):
+        exercise.swap_blocks(device, host, [2, 2], [2, 0])
+    check(
+        "the host pool after swap_blocks(device, host, [2, 2], [2, 0])",
+        host,
+        [[2.0, [2]], None, [2.0, [2]]],
+        "one source, two copies",
+    )
+
+
+def test_swap_blocks_refuses(exercise: ModuleType) -> None:
+    """`swap_blocks` refuses what is no set of copies between two pools, and copies nothing then."""
+    for name, sources, destinations in (
+        ("two sources and one destination", [0, 1], [0]),
+        ("a source beyond the pool", [0, 4], [0, 1]),
+        ("a source below 0", [0, -1], [0, 1]),
+        ("a destination beyond the pool", [0, 1], [0, 3]),
+        ("a destination below 0", [0, 1], [0, -1]),
+        ("a destination twice", [0, 1], [2, 2]),
+    ):
+        device, host = [[block] for block in range(4)], [["x"], ["y"], ["z"]]
+        why = "check all ids before the first copy; Python reads -1 as the last block"
+        check_raises(
+            f"swap_blocks with {name}", ValueError,
+            lambda d=device, h=host, s=sources, t=destinations: exercise.swap_blocks(d, h, s, t), why,
+        )  # fmt: skip
+        check(f"the host pool after the refused swap_blocks with {name}", host, [["x"], ["y"], ["z"]], why)
+    pool = [[0], [1]]
+    why = "within one pool a copy may read what another writes: that is copy_blocks' task"
+    check_raises(
+        "swap_blocks(pool, pool, [0], [1])",
+        ValueError,
+        lambda: exercise.swap_blocks(pool, pool, [0], [1]),
+        why,
+    )
+    with trying("swap_blocks(device, host, [], [])", "nothing to copy is no error"):
+        exercise.swap_blocks([[0]], [[1]], [], [])
+
+
+def test_round_trips_with_content(exercise: ModuleType) -> None:
+    """Whatever is shared, and whoever moves: every table still reads its own tokens."""
+    for seed in range(20):
+        chance = random.Random(seed)
+        device, host = BlockAllocator(16), BlockAllocator(16)
+        memory: dict[str, list[Any]] = {"device": [None] * 16, "host": [None] * 16}
+        groups: list[list[list[int]]] = []
+        wanted: list[list[list[str]]] = []
+        for number in range(2):
+            shared = device.allocate(chance.randint(1, 2))
+            tables = []
+            for _ in range(chance.randint(1, 3)):
+                device.share(shared)
+                tables.append(shared + device.allocate(chance.randint(0, 1)))
+            device.free(shared)
+            for index, table in enumerate(tables):
+                for place, block in enumerate(table):
+                    memory["device"][block] = [f"{number}.{index if block not in shared else '*'}.{place}"]
+            groups.append(tables)
+            wanted.append([[memory["device"][b][0] for b in table] for table in tables])
+        with trying(f"30 swaps of two groups, number {seed}"):
+            where = ["device", "device"]
+            for _ in range(30):
+                number = chance.randrange(2)
+                if where[number] == "device":
+                    pairs = exercise.swap_out(groups[number], device, host)
+                    exercise.swap_blocks(
+                        memory["device"], memory["host"], [a for a, _ in pairs], [b for _, b in pairs]
+                    )
+                    where[number] = "host"
+                else:
+                    pairs = exercise.swap_in(groups[number], device, host)
+                    exercise.swap_blocks(
+                        memory["host"], memory["device"], [a for a, _ in pairs], [b for _, b in pairs]
+                    )
+                    where[number] = "device"
+                for each in range(2):
+                    read = [[memory[where[each]][b][0] for b in table] for table in groups[each]]
+                    check(
+                        f"what group {each} reads after a swap, number {seed}",
+                        read,
+                        wanted[each],
+                        "a table reads another's tokens",
+                    )
+        used = sum(len({b for table in group for b in table}) for group in groups)
+        total = device.num_in_use + host.num_in_use
+        check(
+            f"blocks in use in both pools, number {seed}",
+            total,
+            used,
+            "blocks leak, or shared blocks were duplicated",
+        )
