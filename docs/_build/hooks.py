@@ -43,6 +43,9 @@ MODULES = HERE / "node_modules"
 PYODIDE = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json")
 DIRECTIVE = re.compile(r"^\{\{ (\w+)(?: (.*?))? \}\}$", re.MULTILINE)
 CELL = re.compile(r"^```python cell\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+ABBREVIATION = re.compile(
+    r"(?P<heading><h[1-6][ >].*?</h[1-6]>)|<abbr title=\"(?P<text>[^\"]*)\">(?P<term>.*?)</abbr>", re.DOTALL
+)
 LANGUAGES = {".py": "python"}
 
 
@@ -55,7 +58,6 @@ def on_files(files: Files, config: Any) -> Files:
     katex = MODULES / "katex" / "dist"
     add(files, config, "assets/katex/katex.min.css", katex / "katex.min.css")
     add(files, config, "assets/katex/katex.min.js", katex / "katex.min.js")
-    add(files, config, "assets/katex/auto-render.min.js", katex / "contrib" / "auto-render.min.js")
     for font in sorted(katex.glob("fonts/*.woff2")):
         add(files, config, f"assets/katex/fonts/{font.name}", font)
     for name in ("block_view.js", "block_view.css"):
@@ -83,13 +85,35 @@ def add(files: Files, config: Any, uri: str, path: Path) -> None:
 def on_page_markdown(markdown: str, page: Page, config: Any, files: Files) -> str:
     """Carry out what the page asks for."""
     here = Here(page)
+    if "{{ twins " in markdown:
+        page.meta.setdefault("hide", []).append("toc")  # two columns of code need the room
+    if "{{ twins " in markdown:  # two columns need the room
+        page.meta.setdefault("hide", []).append("toc")
     markdown = CELL.sub(lambda match: here.cell(match[1]), markdown)
     return DIRECTIVE.sub(lambda match: here.directive(match[1], match[2] or ""), markdown)
 
 
 def on_page_content(html: str, page: Page, config: Any, files: Files) -> str:
-    """Lines of a source page are known by their number: allocator.html#L71."""
+    """Lines of a source page are known by their number: allocator.html#L71. A term is explained once a page."""
+    html = _first_mentions(html)
     return html.replace("__codelineno-0-", "L") if page.file.src_uri.startswith("source/") else html
+
+
+def _first_mentions(html: str) -> str:
+    """Leave the hover text of a term at its first mention outside of a heading, and take it from the others."""
+    seen: set[str] = set()
+
+    def keep(match: re.Match[str]) -> str:
+        if match["heading"]:
+            return ABBREVIATION.sub(lambda inner: inner["term"] or inner[0], match[0][4:-5]).join(
+                (match[0][:4], match[0][-5:])
+            )
+        if match["text"] in seen:
+            return match["term"]
+        seen.add(match["text"])
+        return match[0]
+
+    return ABBREVIATION.sub(keep, html)
 
 
 class Here:

@@ -97,13 +97,22 @@ function startPython() {
   return worker;
 }
 
+// A page with formulas loads what draws them; the others needn't.
 function setUpFormulas() {
-  renderMathInElement(document.querySelector(".md-content"), {
-    delimiters: [
-      { left: "\\(", right: "\\)", display: false },
-      { left: "\\[", right: "\\]", display: true },
-    ],
-  });
+  const formulas = document.querySelectorAll(".arithmatex");
+  if (!formulas.length) return;
+  const katex = new URL("assets/katex/", BASE);
+  const style = document.createElement("link");
+  Object.assign(style, { rel: "stylesheet", href: new URL("katex.min.css", katex) });
+  const script = document.createElement("script");
+  script.src = new URL("katex.min.js", katex);
+  script.onload = () => formulas.forEach(drawFormula);
+  document.head.append(style, script);
+}
+
+function drawFormula(element) {
+  const text = element.textContent.trim(); // between \( and \), or \[ and \]
+  window.katex.render(text.slice(2, -2), element, { displayMode: text.startsWith("\\["), throwOnError: false });
 }
 
 setUpCells();

@@ -234,7 +234,7 @@ def test_a_cached_block_that_is_used_cannot_be_handed_out(exercise: ModuleType) 
 
 
 def test_what_is_used_is_not_evicted(exercise: ModuleType) -> None:
-    """In: resident blocks are shared first, so that `allocate` evicts others, even where those are younger."""
+    """In: resident blocks are shared first, so that `allocate` evicts others, even younger ones."""
     cache, blocks = cached(3)
     young = cache.allocate(1)
     cache.publish(PrefixChain([50, 51, 52, 53], 4), young, 0, 1)

@@ -130,6 +130,7 @@ class Known:
 
 
 def size_of(shape: tuple[int, ...]) -> str:
+    """A shape in words, for an error."""
     if len(shape) != 1:
         return f"shape {list(shape)}"
     return f"{shape[0]} entries" if shape[0] != 1 else "1 entry"

@@ -67,7 +67,7 @@ def explain(error: BaseException, rule: str, submission: Path | None) -> Failure
     chain = _causes(error)
     line, function = _where(chain, submission)
     if wrong := next((e for e in chain if isinstance(e, WrongAnswerError)), None):
-        return Failure(rule, wrong.tried, wrong.expected, wrong.got, wrong.why)
+        return Failure(rule, wrong.tried, wrong.expected, wrong.got, wrong.why, line, function)
     if any(isinstance(e, NotImplementedError) for e in chain):
         return Failure(rule, tried, "", "", "", line, function, is_unwritten=True)
     if isinstance(error, TimeLimitError):

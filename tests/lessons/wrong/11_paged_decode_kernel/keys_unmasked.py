@@ -68,9 +68,8 @@ def _attend(
         inside = (positions >= first) & (positions < last)
         blocks = tl.load(table_ptr + positions // BLOCK_SIZE, mask=positions < 1000, other=0).to(tl.int64)
         offsets = (positions % BLOCK_SIZE).to(tl.int64)
-        loaded = inside[:, None] & (dims < HEAD_DIM)[None, :]
         key_at = blocks * key_block_stride + offsets * key_slot_stride
-        keys = tl.load(key_ptr + key_at[:, None] + dims[None, :], mask=(dims < HEAD_DIM)[None, :], other=0.0)
+        keys = tl.load(key_ptr + key_at[:, None] + dims[None, :], mask=dims[None, :] < HEAD_DIM, other=0.0)
         scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * SCALE
         scores = tl.where(inside[None, :], scores, float("-inf"))
         new_best = tl.maximum(best, tl.max(scores, 1))
@@ -79,7 +78,7 @@ def _attend(
         rescale = tl.exp(best - shift)
         value_at = blocks * value_block_stride + offsets * value_slot_stride
         values = tl.load(
-            value_ptr + value_at[:, None] + dims[None, :], mask=(dims < HEAD_DIM)[None, :], other=0.0
+            value_ptr + value_at[:, None] + dims[None, :], mask=dims[None, :] < HEAD_DIM, other=0.0
         )
         total = total * rescale + tl.sum(weights, 1)
         output = output * rescale[:, None] + tl.dot(weights.to(values.dtype), values, input_precision="ieee")

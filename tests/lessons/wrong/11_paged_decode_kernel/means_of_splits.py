@@ -88,7 +88,9 @@ def _merge_kernel(
         weights = tl.exp(split_best - new_best)
         rescale = tl.exp(best - new_best)
         total = total * rescale + tl.sum(weights, 0)
-        output = output * rescale + tl.sum(partial / split_total[:, None] * weights[:, None], 0)
+        output = output * rescale + tl.sum(
+            partial / tl.where(split_total == 0, 1.0, split_total)[:, None] * weights[:, None], 0
+        )
         best = new_best
     output = output / tl.where(total == 0, 1.0, total)  # an empty row: 0 / 1
     at = row * output_row_stride + head * output_head_stride

@@ -76,7 +76,7 @@ def _attend(
         new_best = tl.maximum(best, tl.max(scores, 1))
         shift = tl.zeros_like(new_best)
         weights = tl.exp(scores - shift[:, None])
-        rescale = tl.exp(best - shift)
+        rescale = tl.exp(shift)
         value_at = blocks * value_block_stride + offsets * value_slot_stride
         values = tl.load(value_ptr + value_at[:, None] + dims[None, :], mask=loaded, other=0.0)
         total = total * rescale + tl.sum(weights, 1)

@@ -51,7 +51,6 @@ def decode_attention(
 
 @triton.jit
 def _group_heads(program, GROUP: tl.constexpr, ROW_TILE: tl.constexpr):
-    head_tiles = tl.cdiv(GROUP, ROW_TILE)
     kv_head = program.to(tl.int64)
     members = tl.arange(0, ROW_TILE)
     return kv_head, kv_head * GROUP + members, members < GROUP

@@ -68,7 +68,6 @@ def _merge_kernel(
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1).to(tl.int64)
-    length = tl.load(length_ptr + row)
     first_split = 0
     last_split = num_splits
     dims = tl.arange(0, DIM_TILE)

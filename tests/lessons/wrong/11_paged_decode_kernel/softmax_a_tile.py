@@ -1,6 +1,6 @@
 """Each tile gets a softmax of its own.
 
-Words: two tiles of keys
+Words: normalised by itself, softmax per tile
 """
 
 import torch

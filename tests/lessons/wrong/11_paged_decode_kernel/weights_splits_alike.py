@@ -85,7 +85,7 @@ def _merge_kernel(
         loaded = inside[:, None] & (dims < HEAD_DIM)[None, :]
         partial = tl.load(partial_ptr + at[:, None] * HEAD_DIM + dims[None, :], mask=loaded, other=0.0)
         new_best = tl.maximum(best, tl.max(split_best, 0))
-        weights = tl.exp(split_best - split_best)
+        weights = tl.where(inside, 1.0, 0.0).to(wide)
         rescale = tl.exp(best - new_best)
         total = total * rescale + tl.sum(split_total * weights, 0)
         output = output * rescale + tl.sum(partial * weights[:, None], 0)

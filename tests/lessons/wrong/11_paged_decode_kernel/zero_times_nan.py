@@ -79,7 +79,7 @@ def _attend(
         rescale = tl.exp(best - shift)
         value_at = blocks * value_block_stride + offsets * value_slot_stride
         values = tl.load(
-            value_ptr + value_at[:, None] + dims[None, :], mask=(dims < HEAD_DIM)[None, :], other=0.0
+            value_ptr + value_at[:, None] + dims[None, :], mask=dims[None, :] < HEAD_DIM, other=0.0
         )
         total = total * rescale + tl.sum(weights, 1)
         output = output * rescale[:, None] + tl.dot(weights.to(values.dtype), values, input_precision="ieee")

@@ -1,0 +1,352 @@
+"""The documentation site, built as `make docs` builds it: its links, and what a reader's browser makes of it."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from html import unescape
+from html.parser import HTMLParser
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+from urllib.parse import unquote, urljoin, urlsplit
+
+import pytest
+from filelock import FileLock
+
+ROOT = Path(__file__).parents[2]
+BUILD = ROOT / "docs" / "_build"
+AXE = BUILD / "node_modules" / "axe-core" / "axe.min.js"
+KINDS = {
+    "home": "index.html",
+    "tutorial": "tutorials/walkthrough.html",
+    "concept": "concepts/copy_on_write.html",
+    "formulas": "concepts/attention.html",
+    "lessons": "lessons.html",
+    "api": "api/reference.html",
+    "glossary": "glossary.html",
+    "trace": "trace.html",
+    "source": "source/reference/allocator.html",
+}
+TABLE = "BlockTable(block_size=4, blocks=[11, 12], num_tokens=6) one of its slots: 49"
+LOADING = 60_000  # milliseconds, for 13 MB of Python to be compiled on a busy machine
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the built site; built once, whatever the number of workers."""
+    needed = [BUILD / "node_modules" / "pyodide", BUILD / "made" / "traces" / "beams.jsonl",
+              BUILD / "made" / "figures" / "waste.svg"]  # fmt: skip
+    if importlib.util.find_spec("mkdocs") is None or not all(path.exists() for path in needed):
+        pytest.skip("the site's tools, or what it is made of, are missing: make docs")
+    shared = tmp_path_factory.getbasetemp()
+    shared = shared.parent if "PYTEST_XDIST_WORKER" in os.environ else shared
+    folder = shared / "site"
+    with FileLock(shared / "site.lock"):
+        if not (folder / "built").is_file():
+            command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-d", str(folder)]
+            environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+            done = subprocess.run(
+                command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+            )
+            assert done.returncode == 0, done.stdout + done.stderr
+            (folder / "built").touch()
+    return folder
+
+
+class Html(HTMLParser):
+    """The ids of a page, and where it points to."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.ids: set[str] = set()
+        self.targets: set[str] = set()
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Called for every tag."""
+        values = {name: value or "" for name, value in attrs}
+        self.ids |= {values[name] for name in ("id", "name") if name in values}
+        self.targets |= {values[name] for name in ("href", "src", "data-trace") if name in values}
+
+
+@pytest.fixture(scope="session")
+def pages(site: Path) -> dict[str, Html]:
+    """Every page of the site but the one that a server shows for a wrong address."""
+    paths = [path for path in site.rglob("*.html") if path.name != "404.html"]
+    return {path.relative_to(site).as_posix(): Html(path) for path in paths}
+
+
+def test_every_link_within_the_site_leads_somewhere(site: Path, pages: dict[str, Html]) -> None:
+    lost = []
+    for name, page in pages.items():
+        for target in page.targets:
+            url = urlsplit(urljoin(f"https://site/{name}", target))
+            if url.netloc != "site":
+                continue
+            path = unquote(url.path).lstrip("/") or "index.html"
+            path = f"{path}index.html" if path.endswith("/") else path
+            if not (site / path).is_file() or (
+                url.fragment and path in pages and unquote(url.fragment) not in pages[path].ids
+            ):
+                lost.append(f"{name}: {target}")
+    assert len(pages) > 60
+    assert lost == []
+
+
+def test_no_page_loads_anything_from_elsewhere(site: Path) -> None:
+    loads = re.compile(r"<(?:script|link|img|iframe|source)\b[^>]*?(?:src|href)=\"?(https?:)?//[^>]*>")
+    found = [
+        (path.name, match[0]) for path in site.rglob("*.html") for match in loads.finditer(path.read_text())
+    ]
+    assert [match for _, match in found if 'rel="canonical"' not in match] == []
+    assert not re.search(r"url\([\"']?(https?:)?//", (site / "assets" / "site.css").read_text())
+
+
+def test_hover_texts_are_in_prose_and_not_in_code(site: Path) -> None:
+    text = (site / "concepts" / "copy_on_write.html").read_text()
+    assert "<abbr title=" in text
+    assert not [
+        code for code in re.findall(r"<(?:code|textarea|pre)\b.*?</(?:code|textarea|pre)>", text, re.S)
+        if "<abbr" in code
+    ]  # fmt: skip
+
+
+# ---------------------------------------------------------------------- what pages ask of the build
+
+
+@pytest.fixture(scope="session")
+def hooks() -> ModuleType:
+    """docs/_build/hooks.py as a module."""
+    pytest.importorskip("mkdocs", reason="the site's tools are missing: make docs")
+    spec = importlib.util.spec_from_file_location("site_hooks", BUILD / "hooks.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def ask(hooks: ModuleType) -> Callable[[str], str]:
+    """A function from a page's Markdown to what the hooks make of it; the page is docs/concepts/a.md."""
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="concepts/a.md"), meta={})
+    return lambda markdown: hooks.on_page_markdown(markdown, page=page, config=None, files=None)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{{ code reference/allocator.py BlockAllocator.gone }}",
+        "{{ code reference/gone.py }}",
+        "{{ twins allocator.py BlockAllocator.free | gone }}",
+        "{{ twins gone.py BlockAllocator.free | launch_free }}",
+        "{{ trace gone }}",
+        '{{ figure gone "What it shows" }}',
+        '{{ figure waste "" }}',
+        "{{ output minipaged gone }}",
+        "{{ output rm -rf }}",
+        "{{ exercise 99_gone }}",
+        "{{ gone }}",
+    ],
+)
+def test_a_page_that_asks_for_what_is_gone_fails_the_build(ask: Callable[[str], str], line: str) -> None:
+    from mkdocs.exceptions import PluginError
+
+    with pytest.raises(PluginError, match=r"concepts/a\.md.*"):
+        ask(f"Text.\n\n{line}\n")
+
+
+def test_a_listing_is_the_source_and_links_to_its_line(ask: Callable[[str], str]) -> None:
+    lines = (ROOT / "reference" / "allocator.py").read_text().splitlines()
+    first = lines.index("class BlockAllocator:")
+    text = ask("{{ code reference/allocator.py BlockAllocator }}")
+    assert "class BlockAllocator:\n" + lines[first + 1] in text
+    assert f"(../source/reference/allocator.md#L{first + 1})" in text
+
+
+def test_a_cell_prints_when_built_what_it_prints_and_stays_as_it_was_written(ask: Callable[[str], str]) -> None:
+    code = 'text = "<b> & **bold** _it_ `x` [a](b) \\n"\n\nprint(6 * 7, text)\n1 / 0\n'
+    made = ask(f"```python cell\n{code}```\n")
+    area, output = re.findall(r"<(?:textarea|pre)[^>]*>(.*?)</(?:textarea|pre)>", made)
+    assert unescape(area) == code.rstrip()
+    assert unescape(output) == "42 <b> & **bold** _it_ `x` [a](b) \n\nZeroDivisionError: division by zero"
+    assert "\n" not in made.strip(), "a blank line would end the HTML, as Markdown has it"
+
+
+# ---------------------------------------------------------------------- in a browser
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    """Serves a folder and says nothing."""
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing."""
+
+
+@pytest.fixture(scope="session")
+def address(site: Path) -> Iterator[str]:
+    """The site's address on this machine."""
+    handler = functools.partial(Quiet, directory=str(site))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+
+
+@pytest.fixture
+def visit(browser: Any, address: str) -> Iterator[Callable[..., Any]]:
+    """A function that opens a page of the site. In the end the console must be empty, and no request may have
+    left the machine."""
+    noise: list[str] = []
+    contexts = []
+
+    def watch(page: Any) -> None:
+        page.on("console", lambda message: noise.append(f"console: {message.text}"))
+        page.on("pageerror", lambda error: noise.append(f"error: {error}"))
+
+    def leave(request: Any) -> None:
+        if not request.url.startswith((address, "data:", "blob:")):
+            noise.append(request.url)
+
+    def open_page(path: str, **options: Any) -> Any:
+        contexts.append(browser.new_context(**options))
+        contexts[-1].set_default_timeout(20_000)  # milliseconds
+        contexts[-1].on("request", leave)
+        page = contexts[-1].new_page()
+        watch(page)
+        page.goto(address + path)
+        page.wait_for_load_state("networkidle")
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert noise == []
+
+
+def run(page: Any, note: str = "done") -> str:
+    """Press Run in the first cell, and return what it prints."""
+    page.locator(".cell-run").first.click()
+    page.wait_for_function(f"document.querySelector('.cell-note').textContent === '{note}'", timeout=LOADING)
+    return str(page.locator(".cell-output").first.inner_text())
+
+
+def test_a_cell_runs_in_the_browser(visit: Callable[..., Any]) -> None:
+    page = visit("index.html")
+    code, built = page.locator(".cell-code").first, page.locator(".cell-output").first.inner_text()
+    first = code.input_value()
+
+    page.evaluate("document.querySelector('.cell-output').textContent = ''")
+    printed = run(page)
+    assert printed.splitlines()[0] == TABLE
+    assert printed == built, "what the build printed is what the browser prints"
+
+    code.fill("from minipaged.reference.kv_cache_size import bytes_per_token\nprint(bytes_per_token(40, 40, 128, 2))")
+    assert run(page) == "819200"
+
+    code.fill("print('before')\n{}['gone']")
+    assert run(page, "ended with an exception") == "before\nKeyError: 'gone'"
+    assert "cell-failed" in page.locator(".cell-output").first.get_attribute("class")
+
+    code.fill("while True: pass")
+    page.locator(".cell-run").first.click()
+    page.wait_for_function("document.querySelector('.cell-note').textContent === 'running ...'")
+    assert page.locator(".cell-run").first.inner_text() == "Stop"
+    page.locator(".cell-run").first.click()
+    assert page.locator(".cell-note").first.inner_text() == "stopped"
+    assert page.locator(".cell-run").first.inner_text() == "Run"
+
+    page.locator(".cell-reset").first.click()
+    assert code.input_value() == first
+    assert page.locator(".cell-output").first.inner_text() == built
+    assert run(page) == built, "a stopped Python starts again"
+
+
+def test_a_cell_works_with_the_keyboard_alone(visit: Callable[..., Any]) -> None:
+    page = visit("index.html")
+    code = page.locator(".cell-code").first
+    code.focus()
+    page.keyboard.press("Control+Home")
+    page.keyboard.press("Tab")
+    assert code.input_value().startswith("    from ")
+    page.keyboard.press("Escape")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "cell-run"
+    page.keyboard.press("Shift+Tab")
+    page.keyboard.press("Control+A")
+    page.keyboard.type("print(6 * 7)")
+    page.keyboard.press("Control+Enter")
+    page.wait_for_function("document.querySelector('.cell-note').textContent === 'done'", timeout=LOADING)
+    assert page.locator(".cell-output").first.inner_text() == "42"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_page_is_at_ease_on_a_phone(visit: Callable[..., Any], kind: str) -> None:
+    page = visit(KINDS[kind], viewport={"width": 360, "height": 740})
+    wide = page.evaluate("[document.documentElement.scrollWidth, document.body.scrollWidth]")
+    assert max(wide) <= 360
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_page_is_accessible(visit: Callable[..., Any], kind: str, scheme: str) -> None:
+    if not AXE.is_file():
+        pytest.skip("axe-core is missing: make docs")
+    page = visit(KINDS[kind], color_scheme=scheme, viewport={"width": 1280, "height": 900})
+    assert page.evaluate("document.body.dataset.mdColorScheme") == {"light": "default", "dark": "slate"}[scheme]
+    page.evaluate(AXE.read_text())
+    violations = page.evaluate("axe.run(document, { resultTypes: ['violations'] })")["violations"]
+    grave = [
+        (each["id"], [node["target"] for node in each["nodes"]][:5], each["nodes"][0]["failureSummary"])
+        for each in violations
+        if each["impact"] in ("serious", "critical")
+    ]
+    assert grave == []
+
+
+def test_the_block_view_on_a_page_steps_to_a_copy(visit: Callable[..., Any]) -> None:
+    page = visit("concepts/copy_on_write.html")
+    view = page.locator(".block-view")
+    view.locator(".bv-now").wait_for()
+    view.focus()
+    for _ in range(12):
+        if "copied" in view.inner_text().split("The pool")[0].lower():
+            break
+        page.keyboard.press("ArrowRight")
+    else:
+        pytest.fail(f"no copy in the samples' trace: {view.inner_text()}")
+
+
+def test_formulas_are_drawn(visit: Callable[..., Any]) -> None:
+    page = visit("concepts/attention.html")
+    page.locator(".katex").first.wait_for()
+    assert page.locator(".arithmatex:not(:has(.katex))").count() == 0
+    assert page.locator(".katex-error").count() == 0
+
+
+@pytest.mark.parametrize(
+    "word, found", [("fragmentation", "concepts/fragmentation.html"), ("반갑습니다", "tutorials/walkthrough.html")]
+)
+def test_the_search_finds_english_and_korean(visit: Callable[..., Any], word: str, found: str) -> None:
+    page = visit("index.html", viewport={"width": 1280, "height": 900})
+    page.keyboard.press("/")
+    page.locator(".md-search__input").fill(word)
+    page.locator(f'.md-search-result__link[href*="{found}"]').first.wait_for()
+
+
+def test_the_home_page_is_light(visit: Callable[..., Any], browser: Any, address: str) -> None:
+    page = visit("index.html")
+    sizes = page.evaluate(
+        "[...performance.getEntriesByType('navigation'), ...performance.getEntriesByType('resource')]"
+        ".map((entry) => [entry.name, entry.transferSize])"
+    )
+    total = sum(size for _, size in sizes)
+    assert 100_000 < total < 1_000_000, sizes
+    assert not [name for name, _ in sizes if "pyodide" in name], "Python is loaded when a reader asks for it"
