@@ -193,14 +193,12 @@ class Scheduler:
     def _add_rows(self, step: Schedule, request: Request, budget: int) -> int:
         """Add as many of the request's uncomputed tokens as the budget allows; returns how many.
 
-        Its sequences go in order: a later one may share blocks that an earlier one computes. Beams are
-        compared with each other, so none computes its last token before all of them can.
+        Its sequences go in order: a later one may share blocks that an earlier one computes.
         """
-        uncomputed = [sequence.num_uncomputed_tokens for sequence in request.unfinished]
-        held_back = int(request.beam_search is not None and sum(uncomputed) > budget)
+        held_back = _held_back(request, budget)
         used = 0
-        for sequence, num_uncomputed in zip(request.unfinished, uncomputed, strict=True):
-            num_tokens = min(num_uncomputed - held_back, budget - used)
+        for sequence in request.unfinished:
+            num_tokens = min(sequence.num_uncomputed_tokens - held_back, budget - used)
             if num_tokens > 0:
                 start = sequence.num_computed_tokens
                 stop = start + num_tokens
@@ -212,6 +210,12 @@ class Scheduler:
     def _free(self, request: Request) -> None:
         for sequence in request.sequences:
             self.blocks.free(sequence)
+
+
+def _held_back(request: Request, budget: int) -> int:
+    """Beams are compared with each other, so none computes its last token before all of them can."""
+    num_uncomputed = sum(sequence.num_uncomputed_tokens for sequence in request.unfinished)
+    return int(request.beam_search is not None and num_uncomputed > budget)
 
 
 def _is_prefill(request: Request) -> bool:

@@ -48,7 +48,10 @@ class BlockTable:
         return num_blocks_for(self.num_tokens + num_new_tokens, self.block_size) - len(self.blocks)
 
     def append(self, num_new_tokens: int, new_blocks: Iterable[int] = ()) -> None:
-        """Give `num_new_tokens` more tokens a slot, with exactly the `new_blocks` they need."""
+        """Give `num_new_tokens` more tokens a slot, with exactly the `new_blocks` they need.
+
+        Raises ValueError, and changes nothing, for any other number of blocks and for tokens below 0.
+        """
         _check_not_negative("num_new_tokens", num_new_tokens)
         new_blocks = list(new_blocks)
         needed = self.num_blocks_needed(num_new_tokens)
@@ -61,7 +64,10 @@ class BlockTable:
         self.num_tokens += num_new_tokens
 
     def slot(self, position: int) -> int:
-        """Where the token at `position` is: block * block_size + offset."""
+        """Where the token at `position` is: block * block_size + offset.
+
+        Raises IndexError where no token is, be it in an empty slot of the last block.
+        """
         if not 0 <= position < self.num_tokens:
             raise IndexError(f"position {position} is outside the {self.num_tokens} tokens of this sequence")
         return slot_mapping(self.blocks, [position], self.block_size)[0]

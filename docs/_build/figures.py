@@ -84,7 +84,9 @@ def cache_size(axes: Any) -> None:
     }
     tokens = [128 * 2**i for i in range(7)]
     for (name, shape), colour in zip(shapes.items(), (ORANGE, GREEN, BLUE, GREY), strict=True):
-        axes.plot(tokens, [bytes_per_token(*shape) * n / 2**30 for n in tokens], "o-", color=colour, label=name)
+        axes.plot(
+            tokens, [bytes_per_token(*shape) * n / 2**30 for n in tokens], "o-", color=colour, label=name
+        )
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.set_xticks(tokens, [f"{n:,}" for n in tokens])

@@ -11,6 +11,10 @@ LINE = re.compile(r"^\*\[(.+?)\]: (.+)$", re.MULTILINE)
 def page(path: Path) -> str:
     """A definition list of all terms; the plural of a term is left out."""
     terms = dict(LINE.findall(path.read_text(encoding="utf-8")))
-    singular = {name: text for name, text in terms.items() if name.removesuffix("s") not in terms or name[-1] != "s"}
-    rows = "\n".join(f"| **{name}** | {text} |" for name, text in sorted(singular.items(), key=lambda t: t[0].lower()))
-    return f"# Glossary\n\nPoint at a dotted word on any page, and its meaning appears.\n\n| | |\n| --- | --- |\n{rows}\n"
+    singular = {
+        name: text for name, text in terms.items() if name.removesuffix("s") not in terms or name[-1] != "s"
+    }
+    rows = "\n".join(
+        f"| **{name}** | {text} |" for name, text in sorted(singular.items(), key=lambda t: t[0].lower())
+    )
+    return f"# Glossary\n\nPoint at a dotted word on any page, and its meaning appears.\n\n| Term | Meaning |\n| --- | --- |\n{rows}\n"

@@ -85,8 +85,8 @@ def add(files: Files, config: Any, uri: str, path: Path) -> None:
 def on_page_markdown(markdown: str, page: Page, config: Any, files: Files) -> str:
     """Carry out what the page asks for."""
     here = Here(page)
-    if "{{ twins " in markdown:
-        page.meta.setdefault("hide", []).append("toc")  # two columns of code need the room
+    if re.search(r"^\{\{ (twins|lessons)\b", markdown, re.MULTILINE):
+        page.meta.setdefault("hide", []).append("toc")  # two columns of code, and a wide table, need the room
     if "{{ twins " in markdown:  # two columns need the room
         page.meta.setdefault("hide", []).append("toc")
     markdown = CELL.sub(lambda match: here.cell(match[1]), markdown)
@@ -157,7 +157,9 @@ class Here:
     def make_trace(self, rest: str) -> str:
         """The block view of a recorded run."""
         if not (outputs.TRACES / f"{rest}.jsonl").is_file():
-            raise LookupError(f"no such trace; there are {sorted(p.stem for p in outputs.TRACES.glob('*.jsonl'))}")
+            raise LookupError(
+                f"no such trace; there are {sorted(p.stem for p in outputs.TRACES.glob('*.jsonl'))}"
+            )
         return f'<div class="block-view" data-trace="{self.up}assets/made/{rest}.jsonl"></div>'
 
     def make_figure(self, rest: str) -> str:
@@ -186,7 +188,10 @@ class Here:
 
     def make_lessons(self, rest: str) -> str:
         """The course, from its manifest."""
-        rows = ["| | Lesson | You write | Minutes | Runs on | Page |", "| --- | --- | --- | --- | --- | --- |"]
+        rows = [
+            "| | Lesson | You write | Minutes | Runs on | Page |",
+            "| --- | --- | --- | --- | --- | --- |",
+        ]
         for each in Course(ROOT / "lessons").lessons:
             page = f"[{Path(each.page).stem.replace('_', ' ')}]({self.up}{each.page.removeprefix('docs/')})"
             title = f"**{each.title}**<br>{each.concept}"
@@ -223,4 +228,10 @@ def _names(lesson: Lesson) -> str:
 
 def _literal(text: str) -> str:
     """Text inside of HTML that Markdown leaves as it is, over lines that may be empty."""
-    return html.escape(text).replace("\n", "&#10;").replace("*", "&#42;").replace("_", "&#95;").replace("`", "&#96;")
+    return (
+        html.escape(text)
+        .replace("\n", "&#10;")
+        .replace("*", "&#42;")
+        .replace("_", "&#95;")
+        .replace("`", "&#96;")
+    )

@@ -20,7 +20,12 @@ from minipaged import LLM, BeamSearchParams, SamplingParams  # noqa: E402
 from minipaged.trace import Trace  # noqa: E402
 
 GREETING = "안녕하세요 반갑습니다"
-QUESTIONS = ["What is a page table?", "Why is the sky blue?", "Name three uses of paper.", "How do bees find home?"]
+QUESTIONS = [
+    "What is a page table?",
+    "Why is the sky blue?",
+    "Name three uses of paper.",
+    "How do bees find home?",
+]
 SHARED = "You are a patient teacher. Answer in one short sentence. "
 
 
@@ -60,7 +65,9 @@ def prefix() -> str:
     """A system prompt is computed once, and found by those who come later; then the pool gets full."""
     llm = LLM(block_size=8, num_blocks=20)
     requests = [(chr(65 + i), SHARED + q, greedy(6), 3 * i) for i, q in enumerate(QUESTIONS)]
-    return record(llm, [*requests, ("E", "Once upon a time, in a land far away, there lived " * 3, greedy(40), 20)])
+    return record(
+        llm, [*requests, ("E", "Once upon a time, in a land far away, there lived " * 3, greedy(40), 20)]
+    )
 
 
 def recompute() -> str:
@@ -71,7 +78,9 @@ def recompute() -> str:
 
 def swap() -> str:
     """The same pool, with host memory to move to."""
-    llm = LLM(block_size=4, num_blocks=14, enable_prefix_caching=False, preemption_mode="swap", swap_space="4MiB")
+    llm = LLM(
+        block_size=4, num_blocks=14, enable_prefix_caching=False, preemption_mode="swap", swap_space="4MiB"
+    )
     return record(llm, [(chr(65 + i), q, greedy(14), 0) for i, q in enumerate(QUESTIONS[:3])])
 
 

@@ -50,7 +50,12 @@ def _prefix(results: dict[str, Any]) -> str:
 
 def _sharing(results: dict[str, Any]) -> str:
     rows = [
-        [each["workload"], each["way"], *(f"{100 * share:.1f} %" for share in each["saved"].values()), each["paper"]]
+        [
+            each["workload"],
+            each["way"],
+            *(f"{100 * share:.1f} %" for share in each["saved"].values()),
+            each["paper"],
+        ]
         for each in results["rows"]
     ]
     return _rows(["lengths of", "", "2", "4", "6", "paper, 2 to 6"], rows)

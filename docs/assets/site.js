@@ -115,5 +115,6 @@ function drawFormula(element) {
   window.katex.render(text.slice(2, -2), element, { displayMode: text.startsWith("\\["), throwOnError: false });
 }
 
+document.querySelector(".md-search")?.setAttribute("aria-label", "Search"); // the theme gives this dialog no name
 setUpCells();
 setUpFormulas();

@@ -47,14 +47,18 @@ class BlockTable:
         raise NotImplementedError
 
     def append(self, num_new_tokens: int, new_blocks: Iterable[int] = ()) -> None:
-        """Give `num_new_tokens` more tokens a slot, with exactly the `new_blocks` they need."""
+        """Give `num_new_tokens` more tokens a slot, with exactly the `new_blocks` they need.
+
+        Raises ValueError, and changes nothing, for any other number of blocks and for tokens below 0.
+        """
         raise NotImplementedError
 
     def slot(self, position: int) -> int:
-        """Where the token at `position` is: block * block_size + offset."""
-        if not 0 <= position < self.num_tokens:
-            raise IndexError(f"position {position} is outside the {self.num_tokens} tokens of this sequence")
-        return slot_mapping(self.blocks, [position], self.block_size)[0]
+        """Where the token at `position` is: block * block_size + offset.
+
+        Raises IndexError where no token is, be it in an empty slot of the last block.
+        """
+        raise NotImplementedError
 
     def fork(self) -> BlockTable:
         """A second table that names the same blocks. The caller raises their counts."""

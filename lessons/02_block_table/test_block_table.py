@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from minipaged.course.checks import check, check_raises, check_true, trying
+from minipaged.course.checks import check, check_raises, trying
 
 # Counted by hand, for 0 to 9 tokens in blocks of 4.
 BLOCKS = [0, 1, 1, 1, 1, 2, 2, 2, 2, 3]
@@ -75,6 +75,28 @@ def test_slots_that_are_not_there(exercise: ModuleType) -> None:
     check("slot_mapping([0], [0], 4)", got, [0], "block 0 is a block like any other")
     why = "a block size is a positive integer: check_block_size says so for you"
     check_raises("slot_mapping([1], [0], 0)", ValueError, lambda: exercise.slot_mapping([1], [0], 0), why)
+
+
+def test_a_slot_holds_a_token(exercise: ModuleType) -> None:
+    """A sequence has slots for its tokens only: the empty ones of its last block are not theirs yet."""
+    for size, blocks, slots in (
+        (4, [], []),
+        (3, [2], [6]),
+        (4, [11, 12], [44, 45, 46, 47, 48, 49]),
+        (4, [11, 12], [44, 45, 46, 47, 48, 49, 50, 51]),
+    ):
+        tokens = len(slots)
+        table = exercise.BlockTable(size, blocks, tokens)
+        for position, slot in enumerate(slots):
+            tried = f"slot({position}) of {tokens} tokens in blocks {blocks} of {size}"
+            with trying(tried, "every position below num_tokens has a slot"):
+                got = table.slot(position)
+            check(tried, got, slot, "block * block_size + offset, one number: what slot_mapping says of it")
+        empty = "no token is there: what lies in an empty slot is stale, compare with num_tokens"
+        wraps = "a position below 0 is no token's: it must be refused, not wrapped"
+        for position, why in ((tokens, empty), (tokens + 1, empty), (-1, wraps)):
+            tried = f"slot({position}) of {tokens} tokens in blocks {blocks} of {size}"
+            check_raises(tried, IndexError, lambda t=table, p=position: t.slot(p), why)
 
 
 def test_the_greeting(exercise: ModuleType) -> None:
@@ -203,14 +225,16 @@ def test_blocks_may_come_from_any_iterable(exercise: ModuleType) -> None:
     check(
         "blocks after append(5, iter([4, 9, 1]))", table.blocks, [4, 9, 1], "an iterator can be walked once"
     )
-    mine = [7]
-    with trying("append(2, [7])"):
-        table.append(2, mine)
-    mine.append(99)
     why = "the caller's list must not become the table's own: whoever changes one would change both"
-    check_true(
-        "the table after the caller changed its list", 99 not in table.blocks, "no 99", "99 in it", why
-    )
+    for table in (exercise.BlockTable(2), exercise.BlockTable(2, [4, 9, 1], 5)):
+        mine, before = [7], list(table.blocks)
+        tried = f"append(2, [7]) to a table of blocks {before}"
+        with trying(tried):
+            table.append(2, mine)
+        mine.append(99)
+        check(
+            f"the table after {tried}, and the caller's change of its list", table.blocks, [*before, 7], why
+        )
 
 
 def test_a_table_that_is_made_whole(exercise: ModuleType) -> None:

@@ -69,6 +69,24 @@ def test_shared_blocks_move_once(exercise: ModuleType) -> None:
     )
 
 
+def test_the_picture(exercise: ModuleType) -> None:
+    """Out: the picture of the README, blocks in order of first appearance."""
+    device, host = BlockAllocator(8), BlockAllocator(4)
+    device.allocate(8)
+    device.free([0, 2, 3, 6])
+    device.share([4, 7])
+    tables = [[4, 7, 1], [4, 7, 5]]
+    with trying("swap_out([[4, 7, 1], [4, 7, 5]])"):
+        pairs = exercise.swap_out(tables, device, host)
+    why = (
+        "blocks move in order of first appearance: neither sorted nor as a set happens to list them, "
+        "so that a step's copies are the same whenever it is planned again"
+    )
+    check("pairs of swap_out([[4, 7, 1], [4, 7, 5]])", pairs, [(4, 0), (7, 1), (1, 2), (5, 3)], why)
+    check("the tables after swap_out([[4, 7, 1], [4, 7, 5]])", tables, [[0, 1, 2], [0, 1, 3]], ONCE)
+    check("host counts after swap_out([[4, 7, 1], [4, 7, 5]])", counts(host, 4), [2, 2, 1, 1], ONCE)
+
+
 def test_blocks_that_others_name_stay(exercise: ModuleType) -> None:
     """Out: a block that another request names as well is copied, and stays on the device for that one."""
     device, host = BlockAllocator(4), BlockAllocator(4)
@@ -165,6 +183,27 @@ def test_what_is_no_group(exercise: ModuleType) -> None:
         check("swap_out([[]])", exercise.swap_out([[]], device, host), [], "nothing to move")
 
 
+def test_what_is_no_group_on_the_host(exercise: ModuleType) -> None:
+    """`swap_in` refuses what `swap_out` refuses, and a resident block that is free; nothing changes."""
+    for name, make, resident in (
+        ("the same table twice", lambda table: [table, table], {}),
+        ("a block named twice with one user", lambda table: [table, list(table)], {}),
+        ("a host block that is free", lambda table: [[*table, 3]], {}),
+        ("resident={0: 2}, where device block 2 is free", lambda table: [table], {0: 2}),
+    ):
+        device, host = BlockAllocator(8), BlockAllocator(4)
+        device.allocate(1)
+        tables = make(host.allocate(2))
+        names, before = [list(table) for table in tables], state(device, host)
+        why = "the way back has the same promises as the way out: look at all of it before anything changes"
+        call = lambda t=tables, d=device, h=host, r=resident: exercise.swap_in(t, d, h, r)  # noqa: E731
+        check_raises(f"swap_in with {name}", ValueError, call, why)
+        now = (tables, state(device, host))
+        check(
+            f"tables, free blocks and counts after the refused swap_in with {name}", now, (names, before), why
+        )
+
+
 def test_resident_blocks_are_not_copied(exercise: ModuleType) -> None:
     """In: a block that is still on the device is shared and not copied; it needs no new block."""
     device, host = BlockAllocator(6), BlockAllocator(6)
@@ -233,6 +272,58 @@ def test_a_cached_block_that_is_used_cannot_be_handed_out(exercise: ModuleType) 
             )
 
 
+def test_two_host_blocks_in_one_resident_block(exercise: ModuleType) -> None:
+    """In: two host blocks with the same content may be resident as one block, which then has two users."""
+    cache, (block, other) = cached(4)
+    cache.share([other])  # in use, by somebody else
+    host = BlockAllocator(4)
+    tables = [host.allocate(2), host.allocate(2)]
+    tried = "swap_in([[0, 1], [2, 3]]) with 0 and 2 resident in one cached block, and 2 blocks free"
+    why = "the cached block is used by both: it is one block fewer to hand out, not two, and has two users"
+    with trying(tried, why):
+        pairs = exercise.swap_in(tables, cache, host, {0: block, 2: block})
+    check(f"host blocks copied by {tried}", [pair[0] for pair in pairs], [1, 3], why)
+    check(f"the first block of both tables after {tried}", [t[0] for t in tables], [block, block], why)
+    check(f"the count of the resident block after {tried}", cache.reference_count(block), 2, why)
+
+
+def test_what_is_resident_for_others(exercise: ModuleType) -> None:
+    """In: `resident` may speak of host blocks that are in none of these tables; it is only read."""
+    cache, blocks = cached(3)
+    host = BlockAllocator(4)
+    table = host.allocate(2)
+    resident = {0: blocks[0], 3: blocks[1]}  # host block 3 is another group's
+    tried = "swap_in([[0, 1]]) with resident={0: 0, 3: 1}, in a pool of 3"
+    why = "host block 3 is in none of the tables: what is resident of it is neither used nor missing here"
+    with trying(tried, why):
+        pairs = exercise.swap_in([table], cache, host, resident)
+    check(f"pairs of {tried}", pairs, [(1, 2)], why)
+    users = counts(cache, 3)
+    check(f"device counts after {tried}", users, [1, 0, 1], why)
+    check("`resident` afterwards", resident, {0: 0, 3: 1}, "the caller's dictionary is only read")
+    table = host.allocate(2)  # 0 and 1 again
+    resident = {0: blocks[0], 3: blocks[1]}
+    with trying(f"a second {tried}, which evicts block 1", "block 1 is cached, used by nobody: it may go"):
+        exercise.swap_in([table], cache, host, resident)
+    why = "block 1 was to be kept for host block 3, which is none of these: it is there to be handed out"
+    check(f"device counts after a second {tried}", counts(cache, 3), [2, 1, 1], why)
+
+
+def test_what_the_allocator_does_not_hand_out(exercise: ModuleType) -> None:
+    """In: where `can_reuse` is False a resident block was never available, and using it costs nothing."""
+    device, host = BlockAllocator(3), BlockAllocator(3)
+    device.allocate(1)
+    device.retain(0)
+    device.free([0])  # used by nobody, kept all the same: 2 blocks are available
+    table = host.allocate(3)
+    tried = "swap_in([[0, 1, 2]]) with 0 resident in a block that can't be reused, and 2 blocks free"
+    why = "`num_available` never counted that block: only one that can_reuse leaves it when it is used"
+    with trying(tried, why):
+        pairs = exercise.swap_in([table], device, host, {0: 0})
+    check(f"host blocks copied by {tried}", [pair[0] for pair in pairs], [1, 2], why)
+    check(f"device counts after {tried}", counts(device, 3), [1, 1, 1], why)
+
+
 def test_what_is_used_is_not_evicted(exercise: ModuleType) -> None:
     """In: resident blocks are shared first, so that `allocate` evicts others, even younger ones."""
     cache, blocks = cached(3)
@@ -273,26 +364,51 @@ def test_an_allocation_that_fails_after_all(exercise: ModuleType) -> None:
 def test_swap_blocks_copies_content(exercise: ModuleType) -> None:
     """`swap_blocks` copies what is in the blocks, so that later writes to the source don't show."""
     device = [[float(block), [block]] for block in range(4)]
-    host: list[Any] = [None, None, None]
+    host: list[Any] = [[0.5, [50]], [0.5, [51]], [0.5, [52]]]
+    sources, destinations = [3, 1], [0, 2]
     with trying("swap_blocks(device, host, [3, 1], [0, 2])"):
-        exercise.swap_blocks(device, host, [3, 1], [0, 2])
+        exercise.swap_blocks(device, host, sources, destinations)
     check(
         "the host pool after swap_blocks(device, host, [3, 1], [0, 2])",
         host,
-        [[3.0, [3]], None, [1.0, [1]]],
-        "host[0] = device[3], host[2] = device[1]",
+        [[3.0, [3]], [0.5, [51]], [1.0, [1]]],
+        "host[0] = device[3], host[2] = device[1], and no other block changes",
     )
+    check(
+        "the device pool after swap_blocks(device, host, [3, 1], [0, 2])",
+        device,
+        [[0.0, [0]], [1.0, [1]], [2.0, [2]], [3.0, [3]]],
+        "the source is only read: other requests may still use its blocks",
+    )
+    check("sources and destinations afterwards", (sources, destinations), ([3, 1], [0, 2]), "they are read")
     device[3][1].append(99)  # type: ignore[union-attr]
     device[1][0] = -1.0
     why = "the same list, not a copy: the device block will be written by somebody else, copy the content"
-    check("the host pool after the device blocks were overwritten", host, [[3.0, [3]], None, [1.0, [1]]], why)
+    check(
+        "the host pool after the device blocks were overwritten",
+        host,
+        [[3.0, [3]], [0.5, [51]], [1.0, [1]]],
+        why,
+    )
     with trying("swap_blocks(device, host, [2, 2], [2, 0])", "one source may serve several destinations"):
         exercise.swap_blocks(device, host, [2, 2], [2, 0])
     check(
         "the host pool after swap_blocks(device, host, [2, 2], [2, 0])",
         host,
-        [[2.0, [2]], None, [2.0, [2]]],
+        [[2.0, [2]], [0.5, [51]], [2.0, [2]]],
         "one source, two copies",
+    )
+    host[0][1].append(7)
+    check("host[2] after a write to host[0]", host[2], [2.0, [2]], "two copies of one source are two blocks")
+    device, host = [["a"], ["b"], ["c"]], [["x"], ["y"], ["z"]]
+    why = "block 1 of one pool is not block 1 of the other: equal ids are no clash, and no copy onto itself"
+    with trying("swap_blocks(device, host, [1, 0, 2], [0, 1, 2])", why):
+        exercise.swap_blocks(device, host, [1, 0, 2], [0, 1, 2])
+    check(
+        "the host pool after swap_blocks(device, host, [1, 0, 2], [0, 1, 2])",
+        host,
+        [["b"], ["a"], ["c"]],
+        why,
     )
 
 
@@ -300,7 +416,9 @@ def test_swap_blocks_refuses(exercise: ModuleType) -> None:
     """`swap_blocks` refuses what is no set of copies between two pools, and copies nothing then."""
     for name, sources, destinations in (
         ("two sources and one destination", [0, 1], [0]),
+        ("one source and two destinations", [0], [0, 1]),
         ("a source beyond the pool", [0, 4], [0, 1]),
+        ("a source far beyond the pool", [0, 9], [0, 1]),
         ("a source below 0", [0, -1], [0, 1]),
         ("a destination beyond the pool", [0, 1], [0, 3]),
         ("a destination below 0", [0, 1], [0, -1]),

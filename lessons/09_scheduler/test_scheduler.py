@@ -11,6 +11,7 @@ from minipaged.block_manager import BlockManager
 from minipaged.course.checks import check, check_true, trying
 from minipaged.request import Request, Sequence
 from minipaged.sampling_params import SamplingParams
+from minipaged.scheduler import Schedule
 
 
 class World:
@@ -24,13 +25,19 @@ class World:
         self.ended: list[str] = []
 
     def add(self, name: str, num_tokens: int, max_tokens: int = 4, samples: int = 1) -> Request:
-        tokens = list(range(num_tokens))
-        chain, table = self.blocks.new_chain(tokens, None), self.blocks.new_table()
-        sequence: Any = Sequence(tokens, chain, table, None, num_prompt_tokens=num_tokens, seed=0)  # type: ignore[arg-type]
+        """A new request in `waiting`, with one sequence so far."""
+        sequences = [self.sequence(num_tokens)]
         params = SamplingParams(max_tokens=max_tokens, n=samples)
-        request = Request(name, None, list(tokens), params, max_tokens, [sequence], lambda: None)  # type: ignore[arg-type,return-value]
+        tokens = list(sequences[0].token_ids)
+        request = Request(name, None, tokens, params, max_tokens, sequences, lambda: None)  # type: ignore[arg-type,return-value]
         self.scheduler.waiting.append(request)
         return request
+
+    def sequence(self, num_tokens: int, first: int = 0) -> Sequence:
+        """A sequence of the tokens `first`, `first` + 1, ... without blocks."""
+        tokens = list(range(first, first + num_tokens))
+        chain, table = self.blocks.new_chain(tokens, None), self.blocks.new_table()
+        return Sequence(tokens, chain, table, None, num_prompt_tokens=num_tokens, seed=0)  # type: ignore[arg-type]
 
     def step(self, look: Callable[[Any], None] = lambda step: None) -> Any:
         """Plan a step, look at it, see that it can be carried out, and carry it out."""
@@ -181,6 +188,51 @@ def test_decodes_first_prompts_share_the_rest(exercise: ModuleType) -> None:
     check("the third step, budget 6", second, [("A", 4, 5), ("C", 0, 1), ("B", 5, 9)], why)
 
 
+def test_an_exhausted_budget_admits_nobody(exercise: ModuleType) -> None:
+    """Where no token of the budget is left, nobody is admitted: blocks would be held for nothing."""
+    world = World(exercise, 20, max_num_batched_tokens=4)
+    world.add("A", 4)
+    world.add("B", 2)
+    with trying("A's prompt takes all 4 tokens of the budget, B waits"):
+        world.step()
+    why = "B would hold blocks in a step that computes nothing of it: admit while budget is left"
+    check("who waits when A took the whole budget", ids(world.scheduler.waiting), ["B"], why)
+
+
+def test_a_decode_stands_before_a_newcomer_of_one_token(exercise: ModuleType) -> None:
+    """Among rows of one token the order of arrival stays."""
+    world = World(exercise, 20)
+    world.add("A", 3)
+    with trying("A decodes, B of one token arrives"):
+        world.step()
+        world.add("B", 1)
+        got = rows(world.step())
+    why = "both rows have one token, and A came first: sort by row length above 1 only"
+    check("the rows of A in decode and B of one token", got, [("A", 3, 4), ("B", 0, 1)], why)
+
+
+def test_the_sequences_of_a_group_share_the_budget(exercise: ModuleType) -> None:
+    """The sequences of one request go in order, and share the budget."""
+    world = World(exercise, 20)
+    request = world.add("A", 5, samples=2)
+    other = world.add("other", 7).sequences[0]
+    request.sequences.append(other)  # as after a preemption: both have all their tokens to compute
+    why = "the second sequence gets what the first one leaves of the budget, and no empty row"
+    for budget, want in (
+        (20, [(0, 5), (0, 7)]),
+        (8, [(0, 5), (0, 3)]),
+        (6, [(0, 5), (0, 1)]),
+        (5, [(0, 5)]),
+        (2, [(0, 2)]),
+        (0, []),
+    ):
+        step, tried = Schedule(), f"_add_rows of sequences with 5 and 7 tokens, budget {budget}"
+        with trying(tried):
+            used = world.scheduler._add_rows(step, request, budget)
+        check(f"the rows of {tried}", [(row.start, row.stop) for row in step.rows], want, why)
+        check(f"what {tried} returns", used, sum(stop for _, stop in want), "the number of tokens added")
+
+
 def test_decodes_before_a_prompt_that_is_half_done(exercise: ModuleType) -> None:
     """A prompt in chunks takes what decodes leave of the budget, also when it runs already."""
     world = World(exercise, 20, max_num_batched_tokens=4)
@@ -194,6 +246,22 @@ def test_decodes_before_a_prompt_that_is_half_done(exercise: ModuleType) -> None
     )
     want = [[("A", 3, 4), ("B", 0, 3)], [("A", 4, 5), ("B", 3, 6)], [("A", 5, 6), ("B", 6, 9)]]
     check("three steps of A in decode and B in prefill, budget 4", got, want, why)
+
+
+def test_a_finished_sequence_computes_nothing(exercise: ModuleType) -> None:
+    """Rows are for the sequences that go on; each is sampled where its own last known token is computed."""
+    world = World(exercise, 20)
+    request = world.add("A", 3)
+    done, last = world.sequence(4, first=10), world.sequence(2, first=20)
+    done.finish_reason = "stop"
+    request.sequences += [done, last]
+    for budget, want in ((4, [(0, 3, True), (0, 1, False)]), (9, [(0, 3, True), (0, 2, True)])):
+        step, tried = Schedule(), f"_add_rows, budget {budget}, sequences of 3 tokens, 4 (finished) and 2"
+        with trying(tried):
+            world.scheduler._add_rows(step, request, budget)
+        why = "`request.unfinished` are the sequences that go on, and each has a last token of its own"
+        got = [(row.start, row.stop, row.is_last_chunk) for row in step.rows]
+        check(f"start, stop and is_last_chunk of the rows of {tried}", got, want, why)
 
 
 def test_the_watermark(exercise: ModuleType) -> None:
@@ -257,6 +325,8 @@ def test_no_more_than_there_are_places(exercise: ModuleType) -> None:
         ["A", "B"],
         "two places",
     )
+    why = "C arrives at two places that are taken: those who run already count as well as newcomers"
+    check("who runs second, max_num_seqs=2", sorted({r[0] for r in rows(steps[1])}), ["A", "B"], why)
     check(
         "who runs third, max_num_seqs=2",
         sorted({r[0] for r in rows(steps[2])}),
@@ -271,6 +341,10 @@ def test_no_more_than_there_are_places(exercise: ModuleType) -> None:
         got = [r[0] for r in rows(world.step())]
     why = "A will have 2 sequences, B 2 more: 4 are too many. C would fit, and must not pass B"
     check("who runs of n=2, n=2, n=1, max_num_seqs=3", got, ["A"], why)
+    with trying("n=2, n=2 and n=1, max_num_seqs=3, the second step"):
+        got = [r[0] for r in rows(world.step())]
+    why = "A has one sequence so far and will have 2: a request's places are `num_sequences`, from the start"
+    check("who runs of n=2, n=2, n=1, max_num_seqs=3, second step", got, ["A"], why)
 
 
 def test_the_youngest_gives_way_and_comes_back_first(exercise: ModuleType) -> None:
@@ -313,6 +387,84 @@ def test_the_youngest_gives_way_and_comes_back_first(exercise: ModuleType) -> No
         1,
         "B came back too early, and was preempted again",
     )
+
+
+def test_the_youngest_whatever_its_size(exercise: ModuleType) -> None:
+    """Who gives way is a matter of age: neither the smallest nor the largest, nor whoever needs the block."""
+    for lengths in ((8, 4, 8), (12, 4, 4)):
+        world = World(exercise, 6)
+        for name, length in zip("ABC", lengths, strict=True):
+            world.add(name, length)
+        tried = (
+            f"A, B, C of {lengths[0]}, {lengths[1]}, {lengths[2]} tokens want one more each, one block free"
+        )
+
+        def look(step: Any, tried: str = tried) -> None:
+            why = (
+                "A takes the free block, B finds none, and C, the youngest, gives way: age decides, not size"
+            )
+            check(f"who is preempted when {tried}", ids(step.preempted), ["C"], why)
+
+        with trying(tried):
+            world.step()
+            step = world.step(look)
+        why = "A and B got their slots, and C has none"
+        check(f"who has rows when {tried}", [row[0] for row in rows(step)], ["A", "B"], why)
+
+
+def test_nobody_comes_back_at_once(exercise: ModuleType) -> None:
+    """Whoever gave way stays away for this step, even where the blocks would do."""
+    world = World(exercise, 10)
+    world.add("A", 8)
+    b = world.add("B", 16, samples=2)
+    b.sequences.append(world.sequence(16))  # two samples that came to say the same, in blocks of their own
+    with trying("A in 2 of 10 blocks, B with two equal samples in the other 8"):
+        scheduler = world.scheduler
+        for request in (scheduler.waiting.popleft(), scheduler.waiting.popleft()):
+            for sequence in request.sequences:
+                world.blocks.admit([sequence])
+                world.blocks.publish(sequence, sequence.num_tokens)
+                sequence.token_ids.append(7)
+            scheduler.running.append(request)
+        step = world.step()
+    why = (
+        "B gave up 8 blocks and, with its equal samples sharing theirs, would fit into the 7 that A left: "
+        "but nobody joins in a step that preempted, or two would take turns at preempting each other"
+    )
+    check(
+        "who is preempted when A needs a block and B holds all others",
+        ids(step.preempted),
+        ["B"],
+        "A needs a block, and B is the youngest",
+    )
+    check("the rows of the step that preempted B", rows(step), [("A", 8, 9)], why)
+    check("who waits after the step that preempted B", ids(scheduler.waiting), ["B"], why)
+
+
+def test_two_give_way_in_one_step(exercise: ModuleType) -> None:
+    """One victim may not be enough: whoever needs slots asks again until it has them."""
+    world = World(exercise, 4)
+    a = world.add("A", 4, max_tokens=9, samples=2)
+    a.sequences.append(world.sequence(4, first=50))
+    b, c = world.add("B", 4), world.add("C", 4)
+
+    def look(step: Any) -> None:
+        why = "C's block serves A's first sequence, the second needs B's: try again until the slots are there"
+        check("who is preempted when A needs two blocks", ids(step.preempted), ["C", "B"], why)
+
+    with trying("A with two sequences, B and C fill 4 blocks; A needs two more"):
+        scheduler = world.scheduler
+        for request in (a, b, c):
+            scheduler.running.append(scheduler.waiting.popleft())
+            for sequence in request.sequences:
+                world.blocks.admit([sequence])
+                world.blocks.publish(sequence, sequence.num_tokens)
+                sequence.token_ids.append(7)
+        step = world.step(look)
+    why = "both of A's sequences have a slot by now"
+    check("the rows of A's two sequences", rows(step), [("A", 4, 5), ("A", 4, 5)], why)
+    why = "C went first and B was put before it: the line stays in order of arrival"
+    check("who waits when C and B gave way", ids(scheduler.waiting), ["B", "C"], why)
 
 
 def test_what_a_preempted_request_computes_again(exercise: ModuleType) -> None:
@@ -405,8 +557,6 @@ def test_a_step_that_is_handed_in_is_filled(exercise: ModuleType) -> None:
     with trying("schedule() without requests"):
         check("rows without requests", rows(world.step()), [], "nothing to do is no error")
     request = world.add("A", 3)
-    from minipaged.scheduler import Schedule
-
     mine = Schedule()
     with trying("schedule(step)"):
         got = world.scheduler.schedule(mine)

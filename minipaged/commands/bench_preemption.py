@@ -24,8 +24,8 @@ from ..sampling_params import SamplingParams
 from ..scheduler import Move
 from .bench_workload import plain_token_ids
 
-PROMPT, OUTPUT = (48, 64), 32  # tokens of the requests that don't fit together: (least, most), and asked for
-POOL = 256  # slots for them
+PROMPT, OUTPUT = (24, 40), 48  # tokens of the requests that don't fit together: (least, most), and asked for
+POOL = 256  # slots for them: their prompts fit, and what they grow to does not
 WAYS = ("swap", "recompute")
 
 

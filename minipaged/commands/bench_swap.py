@@ -78,7 +78,7 @@ def verdict(rows: list[dict[str, Any]]) -> str:
 
 def _sequence_table(results: dict[str, Any]) -> Table:
     settings = results["settings"]
-    names = ("block size", "copies", "KiB each", "out", "in", "both", "recompute", "ratio")
+    names = ("block size", "copies", "KiB each", "out", "in", "both", "recompute", "× both")
     table = _table(f"Milliseconds for {settings['num_tokens']} tokens of {settings['model']}", names)
     for row in results["sequence"]:
         table.add_row(

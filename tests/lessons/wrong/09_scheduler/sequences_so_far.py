@@ -1,0 +1,25 @@
+"""A request's places are the sequences that it has by now, one until its prompt is computed.
+
+Words: places are `num_sequences`
+"""
+
+from minipaged.reference.allocator import OutOfBlocksError
+from minipaged.scheduler import Scheduler as Right
+
+
+class Scheduler(Right):
+    def _resume_and_admit(self, step, budget):
+        num_running = sum(len(request.unfinished) for request in self.running)
+        while self.waiting and budget > 0:
+            request = self.waiting[0]
+            num_running += request.num_sequences
+            if num_running > self.max_num_running:
+                return
+            try:
+                self._admit(step, request)
+            except OutOfBlocksError:
+                if not self.running and not step.outgrown:
+                    self.finish(request)
+                    step.outgrown.append(request)
+                return
+            budget -= self._add_rows(step, request, budget)
