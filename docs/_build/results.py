@@ -61,7 +61,30 @@ def _sharing(results: dict[str, Any]) -> str:
     return _rows(["lengths of", "", "2", "4", "6", "paper, 2 to 6"], rows)
 
 
-MAKERS: dict[str, Callable[[dict[str, Any]], str]] = {"bench": _bench, "prefix": _prefix, "sharing": _sharing}
+def _scheduler(results: dict[str, Any]) -> str:
+    rows = [
+        [
+            f"{each['num_sequences']:,}",
+            f"{1e6 * each['bookkeeping']:,.0f}",
+            f"{1e6 * each['bookkeeping'] / each['num_sequences']:.1f}",
+            f"{each['calls_per_sequence']:.0f}",
+        ]
+        for each in results["steps"]
+    ]
+    head = ["running sequences", "bookkeeping of a step, µs", "each, µs", "function calls each"]
+    return _rows(head, rows)
+
+
+def _swap(results: dict[str, Any]) -> str:
+    rows = [
+        [str(each["block_size"]), str(each["num_copies"]), *(f"{1e3 * each[n]:.1f}" for n in ("out", "in"))]
+        + [f"{1e3 * each['recompute']:.0f}"]
+        for each in results["sequence"]
+    ]
+    return _rows(["block size", "copies", "swap out, ms", "swap in, ms", "recompute, ms"], rows)
+
+
+MAKERS: dict[str, Callable[[dict[str, Any]], str]] = {"bench": _bench, "prefix": _prefix, "sharing": _sharing, "scheduler": _scheduler, "swap": _swap}
 
 
 def _rows(head: list[str], rows: list[list[str]]) -> str:

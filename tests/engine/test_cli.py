@@ -50,7 +50,7 @@ def test_a_trace_is_written_as_a_page_or_as_lines(tiny_chat_model: Path, tmp_pat
         path = tmp_path / name
         arguments = ["hi <b>", "--max-tokens", "3", "--trace", str(path), "--model", str(tiny_chat_model)]
         assert main(["generate", *arguments]) == 0
-        assert '"trace":1' in path.read_text() and "hi <b>" not in path.read_text().replace("\"hi <b>\"", "")
+        assert '"trace":1' in path.read_text() and "hi <b>" not in path.read_text().replace('"hi <b>"', "")
     assert (tmp_path / "run.html").read_text().startswith("<!doctype html>")
 
 

@@ -1,6 +1,6 @@
 """What is resident for other groups' host blocks is kept for them.
 
-Words: none of these
+Words: none of these tables
 """
 
 from minipaged.reference.allocator import OutOfBlocksError
