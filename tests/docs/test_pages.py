@@ -1,4 +1,4 @@
-"""What the pages and the README tell readers to type works: Python blocks and commands are run as they stand."""
+"""Every Python block and command of the pages and the README is run, or listed with the reason."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOT_RUN = {
     "minipaged bench": "minutes",
     "minipaged bench-prefix": "minutes",
     "minipaged bench-sharing": "minutes",
-    'minipaged generate --model Qwen/Qwen2.5-0.5B-Instruct --chat "What is a page table?"': "a download of 1 GB",
+    'minipaged generate --model Qwen/Qwen2.5-0.5B-Instruct --chat "What is a page table?"': "downloads",
     'minipaged generate --model ./my-finetune --dtype bfloat16 "Once upon a time"': "the reader's own model",
     'minipaged generate --use lessons/03_allocator/exercise.py "What is a page table?"': (
         "the exercise is unsolved; tests/lessons/test_use.py has it with a solution"
@@ -39,7 +39,7 @@ def blocks(path: Path, *languages: str) -> list[str]:
 
 
 def commands(path: Path) -> list[str]:
-    """What a page tells readers to type in a shell. A console block shows output too: there $ marks what is typed."""
+    """What a page tells readers to type in a shell: in a console block, what stands after a $."""
     found = []
     for block in blocks(path, "bash", "sh", "console"):
         lines = block.replace("\\\n", " ").splitlines()

@@ -1,4 +1,4 @@
-"""The documentation site, built as `make docs` builds it: its links, and what a reader's browser makes of it."""
+"""The documentation site as `make docs` builds it: its links, and what a browser makes of it."""
 
 from __future__ import annotations
 
@@ -251,7 +251,7 @@ def test_a_cell_runs_in_the_browser(visit: Callable[..., Any]) -> None:
     assert printed == built, "what the build printed is what the browser prints"
 
     code.fill(
-        "from minipaged.reference.kv_cache_size import bytes_per_token\nprint(bytes_per_token(40, 40, 128, 2))"
+        "from minipaged.reference.kv_cache_size import bytes_per_token as size\nprint(size(40, 40, 128, 2))"
     )
     assert run(page) == "819200"
 
