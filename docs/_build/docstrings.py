@@ -1,4 +1,4 @@
-"""What the API pages change in docstrings: shapes such as [num_blocks][head_dim] look like links to Markdown."""
+"""What the API pages change in docstrings: to Markdown, shapes like [num_blocks][head_dim] are links."""
 
 from __future__ import annotations
 

@@ -11,12 +11,12 @@ import matplotlib
 
 matplotlib.use("svg")
 
-import outputs  # noqa: E402
-from matplotlib import pyplot  # noqa: E402
+import outputs
+from matplotlib import pyplot
 
-from minipaged.reference.contiguous import ContiguousCache, maximum, oracle, power_of_two  # noqa: E402
-from minipaged.reference.kv_cache_size import bytes_per_token, share_wasted, slots_paged  # noqa: E402
-from minipaged.reference.slot_allocator import BuddyAllocator, OutOfSlotsError  # noqa: E402
+from minipaged.reference.contiguous import ContiguousCache, maximum, oracle, power_of_two
+from minipaged.reference.kv_cache_size import bytes_per_token, share_wasted, slots_paged
+from minipaged.reference.slot_allocator import BuddyAllocator, OutOfSlotsError
 
 BLUE, ORANGE, GREY, GREEN = "#24506b", "#d07a2d", "#b9b9b4", "#3d8a5f"
 

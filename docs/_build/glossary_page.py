@@ -17,4 +17,5 @@ def page(path: Path) -> str:
     rows = "\n".join(
         f"| **{name}** | {text} |" for name, text in sorted(singular.items(), key=lambda t: t[0].lower())
     )
-    return f"# Glossary\n\nPoint at a dotted word on any page, and its meaning appears.\n\n| Term | Meaning |\n| --- | --- |\n{rows}\n"
+    about = "Point at a dotted word on any page, and its meaning appears."
+    return f"# Glossary\n\n{about}\n\n| Term | Meaning |\n| --- | --- |\n{rows}\n"

@@ -8,7 +8,7 @@ A line of a page that is one of these is replaced when the site is built; a name
     {{ figure waste "What the picture shows" }}                   a picture made by docs/_build/figures.py
     {{ output minipaged lessons hint 3 }}                         a command, and what it prints
     {{ exercise 05_copy_on_write }}                               a lesson: what to write, and how to grade it
-    {{ results cpu-bench.json }}                                  what a benchmark measured, and on what machine
+    {{ results cpu-bench.json }}                                  what a benchmark measured, and where
     {{ lessons }}                                                 the table of all lessons
 
 A fenced block opened with "```python cell" becomes a cell that runs in the browser. The build runs it too,
@@ -94,13 +94,13 @@ def on_page_markdown(markdown: str, page: Page, config: Any, files: Files) -> st
 
 
 def on_page_content(html: str, page: Page, config: Any, files: Files) -> str:
-    """Lines of a source page are known by their number: allocator.html#L71. A term is explained once a page."""
+    """Lines of a source page are known by number: allocator.html#L71. A term is explained once a page."""
     html = _first_mentions(html)
     return html.replace("__codelineno-0-", "L") if page.file.src_uri.startswith("source/") else html
 
 
 def _first_mentions(html: str) -> str:
-    """Leave the hover text of a term at its first mention outside of a heading, and take it from the others."""
+    """Keep the hover text of a term at its first mention outside of a heading, and nowhere else."""
     seen: set[str] = set()
 
     def keep(match: re.Match[str]) -> str:
@@ -205,14 +205,15 @@ class Here:
         printed = outputs.of_cell(code)
         return (
             f'<div class="cell"><textarea class="cell-code" spellcheck="false" autocapitalize="off" '
-            f'autocomplete="off" rows="{code.count(chr(10))}" aria-label="Python code. Control and Enter run it; '
-            f'Escape, then Tab leaves it.">'
+            f'autocomplete="off" rows="{code.count(chr(10))}" aria-label="Python code. '
+            f'Control and Enter run it; Escape, then Tab leaves it.">'
             f"{_literal(code.rstrip())}</textarea>"
             f'<div class="cell-buttons"><button type="button" class="cell-run">Run</button>'
             f'<button type="button" class="cell-reset">Reset</button>'
             f'<span class="cell-note" role="status"></span>'
             f'<span class="cell-hint" aria-hidden="true">Ctrl+Enter runs · Esc, then Tab leaves</span></div>'
-            f'<pre class="cell-output" role="log" tabindex="0" aria-label="Output">{_literal(printed)}</pre></div>'
+            f'<pre class="cell-output" role="log" tabindex="0" aria-label="Output">'
+            f"{_literal(printed)}</pre></div>"
         )
 
 

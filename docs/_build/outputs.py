@@ -39,7 +39,7 @@ def _made_by(script: str) -> str:
 
 
 def of_cell(code: str) -> str:
-    """What a cell prints, an exception's last line included: it runs as it does in the browser, on its own."""
+    """What a cell prints, an exception's last line included: on its own, as in the browser."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         try:

@@ -183,27 +183,6 @@ def test_what_is_no_group(exercise: ModuleType) -> None:
         check("swap_out([[]])", exercise.swap_out([[]], device, host), [], "nothing to move")
 
 
-def test_what_is_no_group_on_the_host(exercise: ModuleType) -> None:
-    """`swap_in` refuses what `swap_out` refuses, and a resident block that is free; nothing changes."""
-    for name, make, resident in (
-        ("the same table twice", lambda table: [table, table], {}),
-        ("a block named twice with one user", lambda table: [table, list(table)], {}),
-        ("a host block that is free", lambda table: [[*table, 3]], {}),
-        ("resident={0: 2}, where device block 2 is free", lambda table: [table], {0: 2}),
-    ):
-        device, host = BlockAllocator(8), BlockAllocator(4)
-        device.allocate(1)
-        tables = make(host.allocate(2))
-        names, before = [list(table) for table in tables], state(device, host)
-        why = "the way back has the same promises as the way out: look at all of it before anything changes"
-        call = lambda t=tables, d=device, h=host, r=resident: exercise.swap_in(t, d, h, r)  # noqa: E731
-        check_raises(f"swap_in with {name}", ValueError, call, why)
-        now = (tables, state(device, host))
-        check(
-            f"tables, free blocks and counts after the refused swap_in with {name}", now, (names, before), why
-        )
-
-
 def test_resident_blocks_are_not_copied(exercise: ModuleType) -> None:
     """In: a block that is still on the device is shared and not copied; it needs no new block."""
     device, host = BlockAllocator(6), BlockAllocator(6)
@@ -272,6 +251,23 @@ def test_a_cached_block_that_is_used_cannot_be_handed_out(exercise: ModuleType) 
             )
 
 
+def test_what_is_used_is_not_evicted(exercise: ModuleType) -> None:
+    """In: resident blocks are shared first, so that `allocate` evicts others, even younger ones."""
+    cache, blocks = cached(3)
+    young = cache.allocate(1)
+    cache.publish(PrefixChain([50, 51, 52, 53], 4), young, 0, 1)
+    cache.free(young)  # no block is free, all 3 are cached: the resident ones would be evicted first
+    host = BlockAllocator(3)
+    table = host.allocate(3)
+    resident = dict(zip(table, blocks, strict=False))
+    tried = "swap_in of 3 blocks, 2 resident and cached, a younger one cached, none free"
+    why = "a resident block was handed out as new: use what is there before `allocate` evicts it"
+    with trying(tried, why):
+        pairs = exercise.swap_in([table], cache, host, resident)
+    check(f"the table after {tried}", table, [*blocks, *young], why)
+    check(f"pairs of {tried}", pairs, [(2, young[0])], why)
+
+
 def test_two_host_blocks_in_one_resident_block(exercise: ModuleType) -> None:
     """In: two host blocks with the same content may be resident as one block, which then has two users."""
     cache, (block, other) = cached(4)
@@ -317,21 +313,25 @@ def test_what_the_allocator_does_not_hand_out(exercise: ModuleType) -> None:
     check(f"device counts after {tried}", counts(device, 3), [1, 1, 1], why)
 
 
-def test_what_is_used_is_not_evicted(exercise: ModuleType) -> None:
-    """In: resident blocks are shared first, so that `allocate` evicts others, even younger ones."""
-    cache, blocks = cached(3)
-    young = cache.allocate(1)
-    cache.publish(PrefixChain([50, 51, 52, 53], 4), young, 0, 1)
-    cache.free(young)  # no block is free, all 3 are cached: the resident ones would be evicted first
-    host = BlockAllocator(3)
-    table = host.allocate(3)
-    resident = dict(zip(table, blocks, strict=False))
-    tried = "swap_in of 3 blocks, 2 resident and cached, a younger one cached, none free"
-    why = "a resident block was handed out as new: use what is there before `allocate` evicts it"
-    with trying(tried, why):
-        pairs = exercise.swap_in([table], cache, host, resident)
-    check(f"the table after {tried}", table, [*blocks, *young], why)
-    check(f"pairs of {tried}", pairs, [(2, young[0])], why)
+def test_what_is_no_group_on_the_host(exercise: ModuleType) -> None:
+    """`swap_in` refuses what `swap_out` refuses, and a resident block that is free; nothing changes."""
+    for name, make, resident in (
+        ("the same table twice", lambda table: [table, table], {}),
+        ("a block named twice with one user", lambda table: [table, list(table)], {}),
+        ("a host block that is free", lambda table: [[*table, 3]], {}),
+        ("resident={0: 2}, where device block 2 is free", lambda table: [table], {0: 2}),
+    ):
+        device, host = BlockAllocator(8), BlockAllocator(4)
+        device.allocate(1)
+        tables = make(host.allocate(2))
+        names, before = [list(table) for table in tables], state(device, host)
+        why = "the way back has the same promises as the way out: look at all of it before anything changes"
+        call = lambda t=tables, d=device, h=host, r=resident: exercise.swap_in(t, d, h, r)  # noqa: E731
+        check_raises(f"swap_in with {name}", ValueError, call, why)
+        now = (tables, state(device, host))
+        check(
+            f"tables, free blocks and counts after the refused swap_in with {name}", now, (names, before), why
+        )
 
 
 def test_an_allocation_that_fails_after_all(exercise: ModuleType) -> None:
@@ -441,7 +441,7 @@ def test_round_trips_with_content(exercise: ModuleType) -> None:
     for seed in range(20):
         chance = random.Random(seed)
         device, host = BlockAllocator(16), BlockAllocator(16)
-        memory: dict[str, list[Any]] = {"device": [None] * 16, "host": [None] * 16}
+        memory = {place: [[""] for _ in range(16)] for place in ("device", "host")}
         groups: list[list[list[int]]] = []
         wanted: list[list[list[str]]] = []
         for number in range(2):
