@@ -30,6 +30,7 @@ NOT_RUN = {
     'minipaged generate --use lessons/03_allocator/exercise.py "What is a page table?"': (
         "the exercise is unsolved; tests/lessons/test_use.py has it with a solution"
     ),
+    'minipaged generate --use lessons/03_allocator "What is a page table?"': "unsolved, like the one above",
 }
 
 
@@ -45,7 +46,7 @@ def commands(path: Path) -> list[str]:
         lines = block.replace("\\\n", " ").splitlines()
         typed = [line[2:] for line in lines if line.startswith("$ ")] or lines
         found += [line.split("  #")[0].strip() for line in typed]
-    return [line for line in found if line and not line.startswith("#")]
+    return [line.removeprefix(".venv/bin/") for line in found if line and not line.startswith("#")]
 
 
 def name(path: Path) -> str:
