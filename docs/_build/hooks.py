@@ -39,6 +39,7 @@ import sources  # noqa: E402
 
 from minipaged.course.manifest import Course, Lesson  # noqa: E402
 
+COURSE = Course(ROOT / "lessons")
 MODULES = HERE / "node_modules"
 PYODIDE = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json")
 DIRECTIVE = re.compile(r"^\{\{ (\w+)(?: (.*?))? \}\}$", re.MULTILINE)
@@ -46,7 +47,6 @@ CELL = re.compile(r"^```python cell\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 ABBREVIATION = re.compile(
     r"(?P<heading><h[1-6][ >].*?</h[1-6]>)|<abbr title=\"(?P<text>[^\"]*)\">(?P<term>.*?)</abbr>", re.DOTALL
 )
-LANGUAGES = {".py": "python"}
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -87,8 +87,6 @@ def on_page_markdown(markdown: str, page: Page, config: Any, files: Files) -> st
     here = Here(page)
     if re.search(r"^\{\{ (twins|lessons)\b", markdown, re.MULTILINE):
         page.meta.setdefault("hide", []).append("toc")  # two columns of code, and a wide table, need the room
-    if "{{ twins " in markdown:  # two columns need the room
-        page.meta.setdefault("hide", []).append("toc")
     markdown = CELL.sub(lambda match: here.cell(match[1]), markdown)
     return DIRECTIVE.sub(lambda match: here.directive(match[1], match[2] or ""), markdown)
 
@@ -152,7 +150,7 @@ class Here:
         """One listing of a file of the repository."""
         code, line = sources.find(ROOT / file, name)
         target = f"{self.up}source/{file.removesuffix('.py')}.md#L{line}"
-        return f"{_fenced('python', code)}\n\n[{file}, line {line}]({target}){{ .source }}"
+        return f"{sources.fenced('python', code)}\n\n[{file}, line {line}]({target}){{ .source }}"
 
     def make_trace(self, rest: str) -> str:
         """The block view of a recorded run."""
@@ -171,7 +169,7 @@ class Here:
 
     def make_output(self, rest: str) -> str:
         """A command, and what it printed when the site was built."""
-        return _fenced("console", f"$ {rest}\n{outputs.of_command(rest)}")
+        return sources.fenced("console", f"$ {rest}\n{outputs.of_command(rest)}")
 
     def make_results(self, rest: str) -> str:
         """A table of measured figures, with the machine and the date of the file in benchmarks/."""
@@ -179,7 +177,7 @@ class Here:
 
     def make_exercise(self, rest: str) -> str:
         """Where to try it oneself."""
-        lesson = Course(ROOT / "lessons").find(rest)
+        lesson = COURSE.find(rest)
         return (
             f'!!! example "Lesson {lesson.number}: {lesson.title}"\n'
             f"    You write {_names(lesson)}. About {lesson.minutes} minutes, {lesson.runs_on}.\n\n"
@@ -192,7 +190,7 @@ class Here:
             "| | Lesson | You write | Minutes | Runs on | Page |",
             "| --- | --- | --- | --- | --- | --- |",
         ]
-        for each in Course(ROOT / "lessons").lessons:
+        for each in COURSE.lessons:
             page = f"[{Path(each.page).stem.replace('_', ' ')}]({self.up}{each.page.removeprefix('docs/')})"
             title = f"**{each.title}**<br>{each.concept}"
             rows.append(
@@ -215,12 +213,6 @@ class Here:
             f'<pre class="cell-output" role="log" tabindex="0" aria-label="Output">'
             f"{_literal(printed)}</pre></div>"
         )
-
-
-def _fenced(language: str, text: str) -> str:
-    """A code block whose fence is longer than any inside of it."""
-    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
-    return f"{fence}{language}\n{text}\n{fence}"
 
 
 def _names(lesson: Lesson) -> str:

@@ -77,14 +77,25 @@ def _scheduler(results: dict[str, Any]) -> str:
 
 def _swap(results: dict[str, Any]) -> str:
     rows = [
-        [str(each["block_size"]), str(each["num_copies"]), *(f"{1e3 * each[n]:.1f}" for n in ("out", "in"))]
-        + [f"{1e3 * each['recompute']:.0f}"]
+        [
+            str(each["block_size"]),
+            str(each["num_copies"]),
+            f"{1e3 * each['out']:.1f}",
+            f"{1e3 * each['in']:.1f}",
+            f"{1e3 * each['recompute']:.0f}",
+        ]
         for each in results["sequence"]
     ]
     return _rows(["block size", "copies", "swap out, ms", "swap in, ms", "recompute, ms"], rows)
 
 
-MAKERS: dict[str, Callable[[dict[str, Any]], str]] = {"bench": _bench, "prefix": _prefix, "sharing": _sharing, "scheduler": _scheduler, "swap": _swap}
+MAKERS: dict[str, Callable[[dict[str, Any]], str]] = {
+    "bench": _bench,
+    "prefix": _prefix,
+    "sharing": _sharing,
+    "scheduler": _scheduler,
+    "swap": _swap,
+}
 
 
 def _rows(head: list[str], rows: list[list[str]]) -> str:

@@ -6,6 +6,8 @@ import ast
 import re
 from pathlib import Path
 
+from minipaged.course.exercise import defined_names, first_line
+
 FOLDERS = ("reference", "kernels", "minipaged")
 ROOT = Path(__file__).parents[2]
 
@@ -22,12 +24,12 @@ def find(path: Path, name: str) -> tuple[str, int]:
     body: list[ast.stmt] = ast.parse(text).body
     node: ast.stmt | None = None
     for part in name.split("."):
-        node = next((each for each in body if part in _names(each)), None)
+        node = next((each for each in body if part in defined_names(each)), None)
         if node is None:
             raise LookupError(f"{path.relative_to(ROOT)} has no {name}")
         body = getattr(node, "body", [])
     assert node is not None
-    first = min([node.lineno, *(mark.lineno for mark in getattr(node, "decorator_list", []))])
+    first = first_line(node)
     kept = lines[first - 1 : node.end_lineno]
     return "\n".join(line[node.col_offset :] for line in kept), first
 
@@ -36,15 +38,14 @@ def page(path: Path) -> str:
     """A page that shows a whole file, with an anchor for each line."""
     name = path.relative_to(ROOT).as_posix()
     text = path.read_text(encoding="utf-8").rstrip()
-    fence = "`" * (1 + max([2, *map(len, re.findall("`+", text))]))
     return (
         f"---\nsearch:\n  exclude: true\nhide: [navigation, toc]\n---\n\n# {name}\n\n"
-        f'{fence}python linenums="1"\n{text}\n{fence}\n'
+        + fenced('python linenums="1"', text)
+        + "\n"
     )
 
 
-def _names(node: ast.stmt) -> set[str]:
-    if isinstance(node, ast.FunctionDef | ast.ClassDef):
-        return {node.name}
-    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-    return {target.id for target in targets if isinstance(target, ast.Name)}
+def fenced(opening: str, text: str) -> str:
+    """A code block whose fence is longer than any inside of it."""
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
+    return f"{fence}{opening}\n{text}\n{fence}"

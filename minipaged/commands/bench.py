@@ -15,7 +15,6 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -47,12 +46,7 @@ def bench(args: argparse.Namespace, measure: Measure | None = None) -> dict[str,
     console = Console(highlight=False)
     if settings.model == DEFAULT_MODEL:
         ensure_default_model()
-    results = {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": bench_report.machine(threads),
-        "versions": bench_report.versions(),
-        "settings": asdict(settings),
-    }
+    results = bench_report.head(asdict(settings), threads)
     bench_report.print_head(console, results)
     results |= compare_systems(settings, measure or _Apart(threads), console)
     bench_report.print_results(console, results)

@@ -11,7 +11,6 @@ import argparse
 import random
 import time
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from statistics import median
 from typing import Any
 
@@ -52,13 +51,8 @@ def bench_prefix(args: argparse.Namespace) -> dict[str, Any]:
     """Run both parts, print them, write them to `args.output` as JSON, and return them."""
     output = bench_report.output_file(args.output)
     console = Console(highlight=False)
-    results: dict[str, Any] = {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": bench_report.machine(torch.get_num_threads()),
-        "versions": bench_report.versions(),
-        "settings": {"model": args.model, "dtype": args.dtype, "num_requests": args.num_requests}
-        | {"common_tokens": args.common_tokens, "own_tokens": args.own_tokens},
-    }
+    names = ("model", "dtype", "num_requests", "common_tokens", "own_tokens")
+    results = bench_report.head({name: getattr(args, name) for name in names}, torch.get_num_threads())
     loaded = load_model(args.model, dtype=args.dtype, device=args.device, attn_implementation=ATTENTION_NAME)
     results["first_token"] = compare(loaded, args.num_requests, args.common_tokens, args.own_tokens)
     results["lookup"] = lookup_costs()

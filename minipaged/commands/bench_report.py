@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import platform
+from collections.abc import Iterable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,16 @@ def output_file(name: str) -> Path:
     if output.is_dir() or not output.parent.is_dir():
         raise InvalidConfigError(f"output={name!r} is not a file in a folder that exists")
     return output
+
+
+def head(settings: dict[str, Any], threads: int) -> dict[str, Any]:
+    """What every file of results begins with: when, where, with which versions, and what was asked for."""
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": machine(threads),
+        "versions": versions(),
+        "settings": settings,
+    }
 
 
 def write_results(console: Console, output: Path, results: dict[str, Any]) -> None:
@@ -96,7 +108,7 @@ def print_results(console: Console, results: dict[str, Any]) -> None:
 
 
 def _systems_table(results: dict[str, Any]) -> Table:
-    table = _table("One run: same requests, same threads")
+    table = empty_table("One run: same requests, same threads")
     table.add_column("system", no_wrap=True)
     for name in ("tokens/s", "seconds", "× HF", "peak\nMiB", "KV\nMiB", "KV\nwaste", "same"):
         table.add_column(name, justify="right")
@@ -160,7 +172,7 @@ def _print_agreement(console: Console, results: dict[str, Any], most: int = 5) -
 
 
 def _step_table(profile: dict[str, Any]) -> Table:
-    table = _table("Where minipaged's time goes (a run of its own, with stopwatches)")
+    table = empty_table("Where minipaged's time goes (a run of its own, with stopwatches)")
     table.add_column("part of a step", no_wrap=True)
     for name in ("seconds", "ms/step", "share"):
         table.add_column(name, justify="right")
@@ -172,9 +184,12 @@ def _step_table(profile: dict[str, Any]) -> Table:
     return table
 
 
-def _table(title: str) -> Table:
-    """An empty table that is narrow enough for 80 columns."""
-    return Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+def empty_table(title: str, names: Iterable[str] = ()) -> Table:
+    """A table that is narrow enough for 80 columns, with a column of numbers for each of the names."""
+    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for name in names:
+        table.add_column(name, justify="right")
+    return table
 
 
 def mebibytes(count: int | None) -> str:

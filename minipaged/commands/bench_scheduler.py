@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence as SequenceOf
-from datetime import UTC, datetime
 from typing import Any
 
 import torch
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from ..errors import InvalidConfigError
 from ..model_hook import ATTENTION_NAME
@@ -35,12 +32,8 @@ def bench_scheduler(args: argparse.Namespace) -> dict[str, Any]:
     if not 1 <= args.context_tokens <= longest:
         raise InvalidConfigError(f"context_tokens must be from 1 to {longest}, got {args.context_tokens}")
     console = Console(highlight=False)
-    results: dict[str, Any] = {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": bench_report.machine(torch.get_num_threads()),
-        "versions": bench_report.versions(),
-        "settings": {"model": args.model, "dtype": args.dtype, "context_tokens": args.context_tokens},
-    }
+    names = ("model", "dtype", "context_tokens")
+    results = bench_report.head({name: getattr(args, name) for name in names}, torch.get_num_threads())
     with console.status("bookkeeping alone ..."):
         results["steps"] = [stand_in_steps(number, args.context_tokens) for number in NUM_SEQUENCES]
         results["pools"] = [pool_costs(num_blocks) for num_blocks in POOL_SIZES]
@@ -85,9 +78,7 @@ def _pool_row(row: dict[str, Any]) -> list[str]:
 
 
 def _print_table(console: Console, title: str, names: SequenceOf[str], rows: SequenceOf[list[str]]) -> None:
-    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for name in names:
-        table.add_column(name, justify="right")
+    table = bench_report.empty_table(title, names)
     for row in rows:
         table.add_row(*row)
     console.print(table)

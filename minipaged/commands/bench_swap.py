@@ -8,11 +8,9 @@ way of preempting. Page: docs/concepts/preemption.md.
 from __future__ import annotations
 
 import argparse
-from datetime import UTC, datetime
 from typing import Any
 
 import torch
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -34,13 +32,11 @@ def bench_swap(args: argparse.Namespace) -> dict[str, Any]:
     output = bench_report.output_file(args.output)
     console = Console(highlight=False)
     loaded = load_model(args.model, dtype=args.dtype, device=args.device, attn_implementation=ATTENTION_NAME)
-    results: dict[str, Any] = {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": bench_report.machine(torch.get_num_threads()),
-        "versions": bench_report.versions(),
-        "settings": {"model": args.model, "dtype": args.dtype, "device": loaded.model.device.type}
-        | {"num_tokens": args.num_tokens, "num_requests": args.num_requests, "rounds": args.rounds},
+    settings = {
+        name: getattr(args, name) for name in ("model", "dtype", "num_tokens", "num_requests", "rounds")
     }
+    settings["device"] = loaded.model.device.type
+    results = bench_report.head(settings, torch.get_num_threads())
     with console.status("one sequence ..."):
         results["sequence"] = move_or_recompute(loaded, BLOCK_SIZES, args.num_tokens, args.rounds)
     with console.status("too small a pool ..."):
@@ -79,7 +75,9 @@ def verdict(rows: list[dict[str, Any]]) -> str:
 def _sequence_table(results: dict[str, Any]) -> Table:
     settings = results["settings"]
     names = ("block size", "copies", "KiB each", "out", "in", "both", "recompute", "× both")
-    table = _table(f"Milliseconds for {settings['num_tokens']} tokens of {settings['model']}", names)
+    table = bench_report.empty_table(
+        f"Milliseconds for {settings['num_tokens']} tokens of {settings['model']}", names
+    )
     for row in results["sequence"]:
         table.add_row(
             str(row["block_size"]),
@@ -95,16 +93,8 @@ def _served_table(results: dict[str, Any]) -> Table:
     number = results["settings"]["num_requests"]
     title = f"{number} requests of {PROMPT[0]} to {PROMPT[1]} tokens that want {OUTPUT} more, {POOL} slots"
     names = ("block size", "preempted by", "seconds", "preemptions", "blocks swapped out", "same")
-    table = _table(title, names)
+    table = bench_report.empty_table(title, names)
     for row in results["served"]:
         counts = (row["num_preemptions"], row["num_swapped_out_blocks"], row["same_tokens"])
         table.add_row(str(row["block_size"]), row["way"], f"{row['seconds']:.2f}", *map(str, counts))
-    return table
-
-
-def _table(title: str, names: tuple[str, ...]) -> Table:
-    """An empty table that is narrow enough for 80 columns."""
-    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for name in names:
-        table.add_column(name, justify="right")
     return table

@@ -49,11 +49,16 @@ def is_untouched(lesson: Lesson, path: Path) -> bool:
 
 
 def unwritten(path: Path) -> Iterator[tuple[str, int]]:
-    """Names and lines of the functions that still raise NotImplementedError and nothing else."""
+    """The stubs of a file; none where it can't be read."""
     try:
         tree = ast.parse(path.read_text(encoding="utf-8"))
     except (OSError, SyntaxError, ValueError):
         return
+    yield from stubs(tree)
+
+
+def stubs(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """Names and lines of the functions that still raise NotImplementedError and nothing else."""
     functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
     for node in sorted(functions, key=lambda node: node.lineno):
         if ast.unparse(node.body[-1]) == "raise NotImplementedError":
@@ -83,8 +88,8 @@ class _Key:
         self.lines = source.splitlines()
         self.tree = ast.parse(source)
         tops = {name.partition(".")[0] for name in lesson.write + lesson.given}
-        self.kept = [node for node in self.tree.body if _names(node) & tops]
-        missing = tops - {name for node in self.kept for name in _names(node)}
+        self.kept = [node for node in self.tree.body if defined_names(node) & tops]
+        missing = tops - {name for node in self.kept for name in defined_names(node)}
         if missing:
             raise ValueError(f"lesson {lesson.folder}: {lesson.key} has no {', '.join(sorted(missing))}")
 
@@ -99,8 +104,8 @@ class _Key:
                 names = [a for a in node.names if (a.asname or a.name) in wanted or a.name == "annotations"]
                 if names:
                     lines.append(_absolute(node, names, package))
-        left_out = {name for node in self.tree.body if _is_definition(node) for name in _names(node)}
-        kept = {name for node in self.kept for name in _names(node)}
+        left_out = {name for node in self.tree.body if _is_definition(node) for name in defined_names(node)}
+        kept = {name for node in self.kept for name in defined_names(node)}
         left_out = left_out & used - kept - set(self.lesson.leave_out)
         if left_out:
             constants_first = sorted(left_out, key=lambda name: (not name.isupper(), name.islower(), name))
@@ -133,20 +138,20 @@ class _Key:
     def _text(self, node: ast.stmt, prefix: str) -> list[str]:
         """The lines of a statement as they stand in the exercise."""
         name = prefix + getattr(node, "name", "")
-        first = _first_line(node)
+        first = first_line(node)
         if not isinstance(node, Definition):
             return self._comment_above(node) + self.lines[first - 1 : node.end_lineno]
         if isinstance(node, ast.FunctionDef) and name in self.lesson.write:
             return self._emptied(node, name)
         start = node.body[0]
-        lines = self.lines[first - 1 : _first_line(start) - 1]
+        lines = self.lines[first - 1 : first_line(start) - 1]
         body = node.body
         if ast.get_docstring(node):
             lines += self._docstring(node, [])
             start, body = body[0], body[1:]
             after = (start.end_lineno or 0) + 1
         else:
-            after = _first_line(start)
+            after = first_line(start)
         if isinstance(node, ast.FunctionDef):
             return self._comment_above(node) + lines + self.lines[after - 1 : node.end_lineno]
         for member in body:
@@ -156,11 +161,11 @@ class _Key:
 
     def _gap(self, member: ast.stmt) -> list[str]:
         """The blank line before a method; none between one-line statements that had none."""
-        above = self.lines[_first_line(member) - 2]
+        above = self.lines[first_line(member) - 2]
         return [] if above.strip() and not above.strip().startswith("#") else [""]
 
     def _comment_above(self, node: ast.stmt) -> list[str]:
-        first = last = _first_line(node) - 1
+        first = last = first_line(node) - 1
         while first and self.lines[first - 1].lstrip().startswith("#"):
             first -= 1
         return self.lines[first:last]
@@ -168,7 +173,7 @@ class _Key:
     def _emptied(self, node: ast.FunctionDef, name: str) -> list[str]:
         indent = " " * node.col_offset
         dropped = self.lesson.drop_parameters.get(name, [])
-        head = self.lines[_first_line(node) - 1 : _first_line(node.body[0]) - 1]
+        head = self.lines[first_line(node) - 1 : first_line(node.body[0]) - 1]
         if dropped:
             head = _without_parameters(node, dropped, indent)
         return [*head, *self._docstring(node, dropped), f"{indent}    raise NotImplementedError"]
@@ -185,7 +190,7 @@ class _Key:
         return _without_sentences(docstring, words, " " * first.col_offset)
 
 
-def _names(node: ast.stmt) -> set[str]:
+def defined_names(node: ast.stmt) -> set[str]:
     """What a statement at the top of a module defines."""
     if isinstance(node, Definition):
         return {node.name}
@@ -197,7 +202,8 @@ def _is_definition(node: ast.stmt) -> bool:
     return isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Assign | ast.AnnAssign)
 
 
-def _first_line(node: ast.stmt) -> int:
+def first_line(node: ast.stmt) -> int:
+    """Where a statement begins, its decorators included."""
     decorators = getattr(node, "decorator_list", [])
     return min([node.lineno, *(mark.lineno for mark in decorators)])
 

@@ -23,7 +23,7 @@ from ..errors import BrokenPoolError, LearnerError, MinipagedError
 from ..reference.allocator import BlockAllocator, OutOfBlocksError
 from .checked_parts import checked_allocator, checked_copy
 from .checks import describe
-from .exercise import load_exercise
+from .exercise import load_exercise, stubs
 
 TIME_LIMIT = 20  # seconds that one call of the learner's code may take
 PARTS = {  # what a file may define: the library's own, and its field of Parts
@@ -150,19 +150,14 @@ def _parts_of(path: Path) -> dict[str, Any]:
             raise LearnerError(f"{place(path)}: {part} must be a {kind}, got {value!r}")
     for top in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(top, ast.ClassDef | ast.FunctionDef) and top.name in found:
-            _refuse_stubs(top, path)
+            for name, line in stubs(top):
+                raise LearnerError(f"{name} is not written yet: {place(path, line)}")
     return found
 
 
 def _original(part: str) -> Any:
     """The library's own."""
     return BlockManager if part == "BlockManager" else getattr(REFERENCE, PARTS[part])
-
-
-def _refuse_stubs(top: ast.AST, path: Path) -> None:
-    for node in ast.walk(top):
-        if isinstance(node, ast.FunctionDef) and ast.unparse(node.body[-1]) == "raise NotImplementedError":
-            raise LearnerError(f"{node.name} is not written yet: {place(path, node.body[-1].lineno)}")
 
 
 def _defined(own: type) -> set[str]:
