@@ -129,7 +129,7 @@ class BlockManager:
         copied = None
         if num_new_tokens and table.num_empty_slots:  # it goes into the last block, which may be shared
             copied = self.parts.copy_on_write(table.blocks, len(table.blocks) - 1, self.cache)
-        table.append(num_new_tokens, self.cache.allocate(needed))
+        table.append(num_new_tokens, self.cache.allocate(needed) if needed else ())
         return copied
 
     def fork(self, sequence: Sequence) -> BlockTable:

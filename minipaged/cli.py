@@ -13,7 +13,14 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import __version__
-from .config import BACKENDS
+from .commands.arguments import (
+    add_bench_arguments,
+    add_engine_arguments,
+    add_model_arguments,
+    add_sampling_arguments,
+    add_simulate_arguments,
+    add_simulation_arguments,
+)
 from .errors import InvalidRequestError, MinipagedError
 from .machine import interpret_kernels_without_gpu
 
@@ -25,7 +32,7 @@ if TYPE_CHECKING:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0, 2 for bad input, 130 interrupted, 141 cut off."""
-    args = _parser().parse_args(argv)
+    args = _parser().parse_args(_joined(sys.argv[1:] if argv is None else argv))
     interpret_kernels_without_gpu()
     try:
         return args.run(args) or 0
@@ -37,6 +44,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # whoever read our output has seen enough, as `head` has
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nor may the last flush fail
         return 141
+
+
+def _joined(argv: Sequence[str]) -> list[str]:
+    """`bench paper` is `bench-paper`, and so for the other benches."""
+    if argv[:1] == ["bench"] and argv[1:2] and not argv[1].startswith("-"):
+        return [f"bench-{argv[1]}", *argv[2:]]
+    return list(argv)
 
 
 def make_llm(args: argparse.Namespace, learner: Learner | None = None) -> LLM:
@@ -149,6 +163,18 @@ def _bench_swap(args: argparse.Namespace) -> None:
     bench_swap(args)
 
 
+def _bench_paper(args: argparse.Namespace) -> None:
+    from .commands.bench_paper import bench_paper
+
+    bench_paper(args)
+
+
+def _simulate(args: argparse.Namespace) -> None:
+    from .commands.simulate import simulate
+
+    simulate(args)
+
+
 def _lessons(args: argparse.Namespace) -> int:
     from .commands.lessons import lessons
 
@@ -179,17 +205,17 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument(
         "--beam-width", type=int, metavar="K", help="search with K beams instead of sampling"
     )
-    _add_engine_arguments(command)
-    _add_sampling_arguments(command)
+    add_engine_arguments(command)
+    add_sampling_arguments(command)
     command = _command(commands, "chat", _chat, "talk to the model; each turn reuses the blocks of the last")
     command.add_argument("--system", help="a system message")
-    _add_engine_arguments(command)
-    _add_sampling_arguments(command, max_tokens=256)
+    add_engine_arguments(command)
+    add_sampling_arguments(command, max_tokens=256)
     command.set_defaults(n=1, beam_width=None)
     command = _command(commands, "bench", _bench, "compare with Hugging Face generate, side by side")
-    _add_bench_arguments(command)
+    add_bench_arguments(command)
     command = _command(commands, "bench-prefix", _bench_prefix, "time what a prefix cache saves and costs")
-    _add_model_arguments(command)
+    add_model_arguments(command)
     command.add_argument("--num-requests", type=int, default=16, metavar="N")
     command.add_argument("--common-tokens", type=int, default=400, metavar="N", help="of every prompt")
     command.add_argument("--own-tokens", type=int, default=16, metavar="N", help="of each prompt")
@@ -207,15 +233,23 @@ def _parser() -> argparse.ArgumentParser:
     command = _command(
         commands, "bench-scheduler", _bench_scheduler, "time the bookkeeping, without a model and beside one"
     )
-    _add_model_arguments(command)
+    add_model_arguments(command)
     command.add_argument("--context-tokens", type=int, default=128, metavar="N", help="of every prompt")
     command.add_argument("--output", default="bench-scheduler-results.json", metavar="FILE")
     command = _command(commands, "bench-swap", _bench_swap, "compare swapping with recomputation")
-    _add_model_arguments(command)
+    add_model_arguments(command)
     command.add_argument("--num-tokens", type=int, default=256, metavar="N", help="of the sequence to move")
     command.add_argument("--num-requests", type=int, default=8, metavar="N", help="in too small a pool")
     command.add_argument("--rounds", type=int, default=3, metavar="N", help="of which medians are shown")
     command.add_argument("--output", default="bench-swap-results.json", metavar="FILE")
+    command = _command(commands, "bench-paper", _bench_paper, "measure the paper's figures again")
+    command.add_argument("--figures", default="all", metavar="NAMES", help="such as 2,12,claims")
+    command.add_argument("--minutes", type=float, default=10, metavar="M", help="of each simulated trace")
+    command.add_argument("--num-requests", type=int, default=48, metavar="N", help="to the real model")
+    command.add_argument("--model", default="smollm2-135m", help="a Hugging Face id or a folder")
+    add_simulation_arguments(command, output="bench-paper-results.json")
+    command = _command(commands, "simulate", _simulate, "plan a server: what fits, what rate, which settings")
+    add_simulate_arguments(command)
     command = _command(commands, "lessons", _lessons, "show how far you are; hint, reset, watch, copy")
     command.set_defaults(action=None)
     actions = command.add_subparsers(metavar="ACTION", dest="action")
@@ -239,58 +273,3 @@ def _command(
     command = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
     command.set_defaults(run=run)
     return command
-
-
-def _add_model_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--model", default="smollm2-135m", help="a Hugging Face id or a folder")
-    command.add_argument("--dtype", default="float32")
-    command.add_argument("--device", default="auto", help="auto, cpu or cuda")
-
-
-def _add_engine_arguments(command: argparse.ArgumentParser) -> None:
-    group = command.add_argument_group("engine")
-    group.add_argument("--model", default="smollm2-135m", help="a Hugging Face id or a folder")
-    group.add_argument("--dtype", default="auto", help="auto, float32, float64, float16 or bfloat16")
-    group.add_argument("--device", default="auto", help="auto, cpu or cuda")
-    group.add_argument("--attention-backend", default="auto", metavar="NAME", help=", ".join(BACKENDS))
-    group.add_argument("--block-size", type=int, default=16, metavar="N", help="tokens a block")
-    group.add_argument("--num-blocks", type=int, metavar="N", help="blocks in the pool")
-    group.add_argument("--kv-cache-memory", metavar="SIZE", help='size of the pool, such as "512MiB"')
-    group.add_argument("--max-model-len", type=int, metavar="N", help="limit of prompt + output")
-    group.add_argument("--max-num-seqs", type=int, default=64, metavar="N", help="sequences a step")
-    group.add_argument("--max-num-batched-tokens", type=int, default=2048, metavar="N", help="tokens a step")
-    group.add_argument("--swap-space", metavar="SIZE", help='preempt to host memory, such as "1GiB"')
-    group.add_argument("--no-prefix-caching", action="store_true", help="compute every prompt in full")
-    group.add_argument("--seed", type=int, default=0, help="seed of requests that bring none")
-    group.add_argument(
-        "--use",
-        action="append",
-        metavar="FILE",
-        help="serve with the allocator, block table and so on that FILE defines; may be given several times",
-    )
-
-
-def _add_sampling_arguments(command: argparse.ArgumentParser, max_tokens: int = 64) -> None:
-    group = command.add_argument_group("sampling")
-    group.add_argument("--max-tokens", type=int, default=max_tokens, metavar="N")
-    group.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0 is greedy")
-    group.add_argument("--top-p", type=float, default=1.0, metavar="P")
-    group.add_argument("--top-k", type=int, default=0, metavar="K", help="0 keeps all")
-    group.add_argument("--stop", action="append", metavar="TEXT", help="may be given several times")
-    group.add_argument("--ignore-eos", action="store_true", help="go on to --max-tokens")
-    group.add_argument("--sampling-seed", type=int, metavar="SEED")
-
-
-def _add_bench_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--model", default="smollm2-135m", help="a Hugging Face id or a folder")
-    command.add_argument("--num-requests", type=int, default=32, metavar="N")
-    command.add_argument("--min-prompt", type=int, default=16, metavar="N", help="shortest prompt, in tokens")
-    command.add_argument("--max-prompt", type=int, default=256, metavar="N")
-    command.add_argument("--min-output", type=int, default=8, metavar="N", help="shortest output, in tokens")
-    command.add_argument("--max-output", type=int, default=256, metavar="N")
-    command.add_argument("--seed", type=int, default=0, help="of the lengths and the prompts")
-    command.add_argument("--dtype", default="float32", help="of all systems")
-    command.add_argument("--device", default="auto", help="auto, cpu or cuda")
-    command.add_argument("--attention-backend", default="auto", metavar="NAME", help=", ".join(BACKENDS))
-    command.add_argument("--threads", type=int, metavar="N", help="of all systems (torch's own choice)")
-    command.add_argument("--output", default="bench-results.json", metavar="FILE", help="where the JSON goes")

@@ -19,8 +19,7 @@ from .reference.allocator import OutOfBlocksError
 from .request import Request, Sequence
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """Tokens start to stop - 1 of one of a request's sequences, to be computed in this step."""
 
     request: Request
@@ -109,6 +108,7 @@ class Scheduler:
         for queue in (self.running, self.swapped, self.waiting):
             if request in queue:
                 queue.remove(request)
+                return
 
     def _reserve_slots(self, step: Schedule) -> None:
         """Give every running sequence a slot for its newest token, oldest first, preempting from the end."""

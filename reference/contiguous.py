@@ -116,6 +116,14 @@ class ContiguousCache:
         self.allocator.free(self._request(request_id).piece)
         del self._requests[request_id]
 
+    def __contains__(self, request_id: Hashable) -> bool:
+        """Whether a request has a piece."""
+        return request_id in self._requests
+
+    def num_tokens(self, request_id: Hashable) -> int:
+        """Tokens of a request that have a slot. Raises ValueError where it has no piece."""
+        return self._request(request_id).num_tokens
+
     def usage(self, waiting_for: int = 0) -> SlotUsage:
         """Account for every slot while the next request in line waits for a piece of `waiting_for` slots.
 

@@ -29,8 +29,8 @@ def test_bytes_of_a_token(exercise: ModuleType) -> None:
 def test_whole_blocks_fit(exercise: ModuleType) -> None:
     """Only whole blocks fit into memory."""
     for memory, size, token, expected in (
-        (40, 4, 10, 1),
         (39, 4, 10, 0),
+        (40, 4, 10, 1),
         (79, 4, 10, 1),
         (80, 4, 10, 2),
         (0, 4, 10, 0),
@@ -54,25 +54,29 @@ def test_whole_blocks_fit(exercise: ModuleType) -> None:
 
 def test_reserved_slots(exercise: ModuleType) -> None:
     """Reservation takes the maximum for every request, however short it is."""
-    why = "each request gets max_length slots: their own lengths play no part"
     for lengths, limit, expected in (
         ([1], 8, 8),
         ([8], 8, 8),
-        ([3, 5], 8, 16),
+        ([2, 3], 8, 16),
         ([], 8, 0),
         ([300] * 100, 2048, 204_800),
     ):
         tried = f"slots_reserved({_short(lengths)}, {limit})"
         with trying(tried, "no request at all is a normal case"):
-            check(tried, exercise.slots_reserved(lengths, limit), expected, why)
+            check(
+                tried, exercise.slots_reserved(lengths, limit), expected, _wrong_reserved(lengths, expected)
+            )
     why = "a request longer than max_length does not fit into what is reserved for it"
     check_raises("slots_reserved([9], 8)", ValueError, lambda: exercise.slots_reserved([9], 8), why)
     check_raises("slots_reserved([9, 2], 8)", ValueError, lambda: exercise.slots_reserved([9, 2], 8), why)
+    why = "look at every request, not only at the first: the second does not fit into its max_length"
+    check_raises("slots_reserved([2, 9], 8)", ValueError, lambda: exercise.slots_reserved([2, 9], 8), why)
 
 
 def test_paged_slots(exercise: ModuleType) -> None:
     """Each request takes whole blocks of its own, as many as its tokens need."""
     for lengths, size, expected in (
+        ([3], 4, 4),
         ([1], 4, 4),
         ([4], 4, 4),
         ([5], 4, 8),
@@ -98,6 +102,7 @@ def test_what_is_wasted(exercise: ModuleType) -> None:
         ([0], 4, 1.0),
         ([1, 2], 12, 0.75),
         ([], 0, 0.0),
+        ([], 8, 1.0),
         ([300] * 100, 204_800, 0.853515625),
         ([300] * 100, 30_400, 400 / 30_400),
     ):
@@ -136,8 +141,20 @@ def _wrong_fit(memory: int, size: int, token: int) -> Callable[[Any], str]:
     return why
 
 
+def _wrong_reserved(lengths: list[int], expected: int) -> Callable[[Any], str]:
+    def why(got: Any) -> str:
+        own = (sum(lengths), len(lengths) * max(lengths, default=0))
+        if isinstance(got, int) and got < expected and got not in own:
+            return "one maximum for EACH request: len(lengths) * max_length"
+        return "each request gets max_length slots: their own lengths play no part"
+
+    return why
+
+
 def _wrong_paged(lengths: list[int], size: int) -> Callable[[Any], str]:
     def why(got: Any) -> str:
+        if got == sum(round(length / size) for length in lengths) * size:
+            return "round up, not to the nearest: one token in a block takes the whole block"
         if got == sum(lengths) // size * size or got == sum(length // size * size for length in lengths):
             return "rounded down: the tokens of the last block would have no slot"
         if got == -(-sum(lengths) // size) * size:
@@ -155,6 +172,10 @@ def _wrong_share(lengths: list[int], slots: int) -> Callable[[Any], str]:
     used = sum(lengths)
 
     def why(got: Any) -> str:
+        if slots and not lengths:
+            return (
+                "slots are taken and no token is in them, so all are wasted: 0.0 only where no slot is taken"
+            )
         if got == slots - used:
             return "that is a number of slots: the share is that number divided by all slots taken"
         if slots and got == used / slots:

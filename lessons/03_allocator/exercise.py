@@ -46,7 +46,8 @@ class BlockAllocator:
 
     def reference_count(self, block: int) -> int:
         """How many live block-table entries name `block`."""
-        (block,) = self._checked([block])
+        if not 0 <= index(block) < self.num_blocks:
+            raise self._unknown(block)
         return self._counts[block]
 
     def free_order(self) -> list[int]:
@@ -80,5 +81,8 @@ class BlockAllocator:
         ids = [index(block) for block in blocks]  # a tensor's items too, which hash by identity
         for block in ids:
             if not 0 <= block < self.num_blocks:
-                raise ValueError(f"block {block} is not one of the {self.num_blocks} blocks of this pool")
+                raise self._unknown(block)
         return ids
+
+    def _unknown(self, block: int) -> ValueError:
+        return ValueError(f"block {block} is not one of the {self.num_blocks} blocks of this pool")

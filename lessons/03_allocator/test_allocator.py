@@ -80,12 +80,21 @@ def test_all_or_nothing(exercise: ModuleType) -> None:
         1,
         "OutOfBlocksError(requested, available): 3 asked, 2 free",
     )
-    check(
-        "allocate(2) with 2 free blocks",
-        pool.allocate(2),
-        [1, 2],
-        "the last free block can be handed out too",
-    )
+    why = "the last free block can be handed out too"
+    with trying("allocate(2) with 2 free blocks", why):
+        check("allocate(2) with 2 free blocks", pool.allocate(2), [1, 2], why)
+
+
+def test_the_error_says_how_many(exercise: ModuleType) -> None:
+    """The error of a refused allocation says how many blocks were asked for, and how many are free."""
+    pool = exercise.BlockAllocator(3)
+    with trying("allocate(2) from a pool of 3 blocks"):
+        pool.allocate(2)
+    tried = "allocate(4) with 1 free block"
+    why = "4 asked, 1 free: count first, and raise OutOfBlocksError(requested, available)"
+    error = check_raises(tried, OutOfBlocksError, lambda: pool.allocate(4), why)
+    numbers = (error.requested, error.available)
+    check(f"`requested` and `available` of the error of {tried}", numbers, (4, 1), why)
 
 
 def test_share_counts_users(exercise: ModuleType) -> None:
@@ -116,6 +125,16 @@ def test_share_counts_users(exercise: ModuleType) -> None:
     check("num_in_use after free([0]) by the last user", pool.num_in_use, 0, "nobody uses a block any more")
 
 
+def test_a_block_shared_twice_in_one_call(exercise: ModuleType) -> None:
+    """`share` adds one user each time that a block is named."""
+    pool = exercise.BlockAllocator(3)
+    with trying("share([1, 1]) after allocate(3)"):
+        pool.allocate(3)
+        pool.share([1, 1])
+    why = "block 1 is named twice, so two more users have it: 1 + 2. A set would forget the second one"
+    check("the count of block 1 after share([1, 1])", pool.reference_count(1), 3, why)
+
+
 def test_a_free_block_cannot_be_shared(exercise: ModuleType) -> None:
     """Sharing a block that nobody uses is an error that changes nothing."""
     pool = exercise.BlockAllocator(3)
@@ -137,6 +156,45 @@ def test_freed_as_a_whole_taken_in_the_same_order(exercise: ModuleType) -> None:
     why = "the last block goes on the stack first, so that the first one comes out on top: from the tail on"
     check("free([0, 1, 2])", unused, [2, 1, 0], why)
     check("the free blocks after allocate(3) and free([0, 1, 2]) of 4", pool.free_order(), [0, 1, 2, 3], why)
+
+
+def test_any_order_of_the_list(exercise: ModuleType) -> None:
+    """`free` goes by the order of the list, not of the ids, and leaves the list as it was."""
+    pool = exercise.BlockAllocator(4)
+    blocks = [2, 0, 1]
+    with trying("free([2, 0, 1]) after allocate(4)"):
+        pool.allocate(4)
+        unused = pool.free(blocks)
+    why = "from the end of the list to its start, whatever the ids: they are not sorted"
+    check("free([2, 0, 1]) after allocate(4)", unused, [1, 0, 2], why)
+    check("the free blocks after free([2, 0, 1])", pool.free_order(), [2, 0, 1], why)
+    why = "the list is the caller's block table: read it, don't change it"
+    check("the list that was passed to free([2, 0, 1])", blocks, [2, 0, 1], why)
+
+
+def test_no_blocks_at_all(exercise: ModuleType) -> None:
+    """A list without blocks is no error: nothing is shared and nothing is freed."""
+    pool = exercise.BlockAllocator(2)
+    why = "an empty list is a normal case: there is nothing to do"
+    with trying("share([])", why):
+        pool.share([])
+    with trying("free([])", why):
+        check("free([])", pool.free([]), [], "free returns a list, an empty one where no block fell to zero")
+    check("the free blocks and all counts after share([]) and free([])", state(pool), ([0, 1], [0, 0]), why)
+
+
+def test_blocks_may_come_from_any_iterable(exercise: ModuleType) -> None:
+    """`share` and `free` take the ids from any iterable."""
+    pool = exercise.BlockAllocator(2)
+    why = "an iterator can be walked once: walk the list that `_checked` makes of it"
+    with trying("share(iter([0])) after allocate(2)", why):
+        pool.allocate(2)
+        pool.share(iter([0]))
+    check("the count of block 0 after share(iter([0]))", pool.reference_count(0), 2, why)
+    with trying("free(iter([1])) after allocate(2)", why):
+        unused = pool.free(iter([1]))
+    check("free(iter([1])) after allocate(2)", unused, [1], why)
+    check("the free blocks after free(iter([1]))", pool.free_order(), [1], why)
 
 
 def test_double_free(exercise: ModuleType) -> None:
@@ -163,16 +221,19 @@ def test_double_free(exercise: ModuleType) -> None:
 
 def test_one_call_may_free_several_uses(exercise: ModuleType) -> None:
     """A block may be named as often in one call as its count says."""
-    pool = exercise.BlockAllocator(2)
-    with trying("free([0, 1, 0]) where block 0 has two users"):
-        pool.allocate(2)
-        pool.share([0])
-        unused = pool.free([0, 1, 0])
     why = (
-        "block 0 has two users and is named twice: it falls to zero at the second time, and is returned once"
+        "block 0 has two users and is named twice: it falls to zero at the second time, seen from the end, "
+        "and is returned once"
     )
-    check("free([0, 1, 0]) where block 0 has two users", sorted(unused), [0, 1], why)
-    check("the free blocks after free([0, 1, 0])", sorted(pool.free_order()), [0, 1], why)
+    for blocks in ([0, 0, 1], [0, 1, 0]):
+        pool = exercise.BlockAllocator(2)
+        tried = f"free({blocks}) where block 0 has two users"
+        with trying(tried, why):
+            pool.allocate(2)
+            pool.share([0])
+            unused = pool.free(blocks)
+        check(tried, unused, [1, 0], why)
+        check(f"the free blocks after free({blocks})", pool.free_order(), [0, 1], why)
 
 
 def test_a_block_that_is_not_of_this_pool(exercise: ModuleType) -> None:

@@ -27,6 +27,10 @@ def two_samples(device: BlockAllocator) -> list[list[int]]:
 
 
 ONCE = "a block that both tables name is one block: it moves once, and is as shared there as it was here"
+ORDER = (
+    "blocks move in order of first appearance: neither sorted nor as a set happens to list them, "
+    "so that a step's copies are the same whenever it is planned again"
+)
 
 
 def test_one_table_out(exercise: ModuleType) -> None:
@@ -76,15 +80,29 @@ def test_the_picture(exercise: ModuleType) -> None:
     device.free([0, 2, 3, 6])
     device.share([4, 7])
     tables = [[4, 7, 1], [4, 7, 5]]
-    with trying("swap_out([[4, 7, 1], [4, 7, 5]])"):
+    why = "the tables have 6 entries and name 4 blocks: room is needed for blocks, not for entries"
+    with trying("swap_out([[4, 7, 1], [4, 7, 5]]) to a host pool of 4", why):
         pairs = exercise.swap_out(tables, device, host)
-    why = (
-        "blocks move in order of first appearance: neither sorted nor as a set happens to list them, "
-        "so that a step's copies are the same whenever it is planned again"
-    )
-    check("pairs of swap_out([[4, 7, 1], [4, 7, 5]])", pairs, [(4, 0), (7, 1), (1, 2), (5, 3)], why)
+    check("pairs of swap_out([[4, 7, 1], [4, 7, 5]])", pairs, [(4, 0), (7, 1), (1, 2), (5, 3)], ORDER)
     check("the tables after swap_out([[4, 7, 1], [4, 7, 5]])", tables, [[0, 1, 2], [0, 1, 3]], ONCE)
     check("host counts after swap_out([[4, 7, 1], [4, 7, 5]])", counts(host, 4), [2, 2, 1, 1], ONCE)
+
+
+def test_the_order_of_first_appearance(exercise: ModuleType) -> None:
+    """Out and in: pairs are in the order in which the tables name the blocks, also where ids fall."""
+    device, host = BlockAllocator(4), BlockAllocator(4)
+    device.allocate(3)
+    table = [2, 0]
+    with trying("swap_out([[2, 0]])"):
+        pairs = exercise.swap_out([table], device, host)
+    check("pairs of swap_out([[2, 0]])", pairs, [(2, 0), (0, 1)], ORDER)
+    device, host = BlockAllocator(4), BlockAllocator(4)
+    host.allocate(3)
+    tables = [[2, 0], [1]]
+    with trying("swap_in([[2, 0], [1]])"):
+        pairs = exercise.swap_in(tables, device, host)
+    check("pairs of swap_in([[2, 0], [1]])", pairs, [(2, 0), (0, 1), (1, 2)], ORDER)
+    check("the tables after swap_in([[2, 0], [1]])", tables, [[0, 1], [2]], ORDER)
 
 
 def test_blocks_that_others_name_stay(exercise: ModuleType) -> None:
@@ -144,6 +162,20 @@ def test_all_or_nothing(exercise: ModuleType) -> None:
         "4 needed, 3 there",
     )
     device, host = BlockAllocator(4), BlockAllocator(4)
+    table = device.allocate(3)
+    host.allocate(2)  # somebody else's
+    why = "the host pool has 4 blocks, but others hold some of them: count those it can still hand out"
+    call = lambda: exercise.swap_out([table], device, host)  # noqa: E731
+    tried = "swap_out of 3 blocks to a host pool of 4 with 2 taken"
+    error = check_raises(tried, OutOfBlocksError, call, why)
+    got = (error.requested, error.available)
+    check(f"`requested` and `available` of the error of {tried}", got, (3, 2), why)
+    host.allocate(1)
+    tried = "swap_out of 3 blocks to a host pool of 4 with 3 taken"
+    error = check_raises(tried, OutOfBlocksError, call, why)
+    got = (error.requested, error.available)
+    check(f"`requested` and `available` of the error of {tried}", got, (3, 1), why)
+    device, host = BlockAllocator(4), BlockAllocator(4)
     tables = two_samples(device)
     with trying("swap_out of 4 blocks to a host pool of 4"):
         exercise.swap_out(tables, device, host)
@@ -155,6 +187,12 @@ def test_all_or_nothing(exercise: ModuleType) -> None:
     )
     check("the tables after the refused swap_in", tables, [[0, 1, 2], [0, 1, 3]], kept)
     check("free blocks and counts of both pools after the refused swap_in", state(device, host), before, kept)
+
+
+SAME = (
+    "one list given twice would be repointed twice: the second time its ids are those of the other pool. "
+    "Counts don't show it, the same list object does: _count_users refuses it"
+)
 
 
 def test_what_is_no_group(exercise: ModuleType) -> None:
@@ -177,10 +215,26 @@ def test_what_is_no_group(exercise: ModuleType) -> None:
         check(
             f"free blocks and counts after the refused swap_out with {name}", state(device, host), before, why
         )
+    device, host = BlockAllocator(4), BlockAllocator(8)
+    table = device.allocate(2)
+    device.share(table)  # the counts would allow two tables
+    check_raises(
+        "swap_out with the same table twice, its blocks having two users",
+        ValueError, lambda: exercise.swap_out([table, table], device, host), SAME,
+    )  # fmt: skip
+    now = (table, counts(device, 4), host.num_free)
+    check("the table and the counts after that refusal", now, ([0, 1], [2, 2, 0, 0], 8), SAME)
     device, host = BlockAllocator(4), BlockAllocator(4)
-    with trying("swap_out([]) and swap_out([[]])", "no table, and a table without blocks, are normal cases"):
-        check("swap_out([])", exercise.swap_out([], device, host), [], "nothing to move")
-        check("swap_out([[]])", exercise.swap_out([[]], device, host), [], "nothing to move")
+    why = "no table, and a table without blocks, are normal cases: nothing moves, and the answer is []"
+    with trying("swap_out([]) and swap_out([[]])", why):
+        check("swap_out([])", exercise.swap_out([], device, host), [], why)
+        check("swap_out([[]])", exercise.swap_out([[]], device, host), [], why)
+    with trying("swap_in([]) and swap_in([[]])", why):
+        check("swap_in([])", exercise.swap_in([], device, host), [], why)
+        check("swap_in([[]])", exercise.swap_in([[]], device, host), [], why)
+    tables = [[], device.allocate(1)]
+    with trying("swap_out([[], [0]]), one table without blocks", why):
+        check("swap_out([[], [0]])", exercise.swap_out(tables, device, host), [(0, 0)], "block 0 moves")
 
 
 def test_resident_blocks_are_not_copied(exercise: ModuleType) -> None:
@@ -202,12 +256,15 @@ def test_resident_blocks_are_not_copied(exercise: ModuleType) -> None:
     device, host = BlockAllocator(4), BlockAllocator(4)
     tables = two_samples(device)
     device.share([0, 1, 2, 3])
-    with trying("swap_in where all blocks are resident and none is free"):
+    why = "all 4 blocks are in use on the device already: none is needed, and none was there to be handed out"
+    with trying("swap_in where all blocks are resident and none is free", why):
         exercise.swap_out(tables, device, host)
         pairs = exercise.swap_in(tables, device, host, {0: 0, 1: 1, 2: 2, 3: 3})
     check(
         "pairs of swap_in with all blocks resident", pairs, [], "nothing is missing: no new block is needed"
     )
+    why = "a resident block gets one more user for each entry that names it, like any other: share it"
+    check("device counts after swap_in with all blocks resident", counts(device, 4), [3, 3, 2, 2], why)
 
 
 def cached(num_blocks: int) -> tuple[PrefixCache, list[int]]:
@@ -249,6 +306,37 @@ def test_a_cached_block_that_is_used_cannot_be_handed_out(exercise: ModuleType) 
                 before,
                 "all or nothing: count first, then share",
             )
+
+
+def test_a_refusal_leaves_the_order_of_eviction(exercise: ModuleType) -> None:
+    """In: a refused swap_in doesn't touch cached blocks, not even to share them and give them up again."""
+    cache, blocks = cached(5)
+    young = cache.allocate(1)
+    cache.publish(PrefixChain([50, 51, 52, 53], 4), young, 0, 1)
+    cache.free(young)
+    host = BlockAllocator(6)
+    table = host.allocate(6)
+    resident = dict(zip(table, blocks, strict=False))
+    tried = "swap_in of 6 blocks, 2 resident and cached, 1 cached, 2 free"
+    why = "5 blocks are available, 2 of them are used as they are: 3 are left, 4 are needed"
+    call = lambda: exercise.swap_in([table], cache, host, resident)  # noqa: E731
+    error: Any = check_raises(tried, OutOfBlocksError, call, why)
+    check(
+        f"`requested` and `available` of the error of {tried}",
+        (error.requested, error.available),
+        (4, 3),
+        why,
+    )
+    why = (
+        "the resident blocks were shared before `allocate` refused, and given up again: by that they became "
+        "the last to be evicted. Count first, and touch nothing where the blocks don't suffice"
+    )
+    check(
+        f"cached blocks, next to be evicted first, after the refused {tried}",
+        cache.cached_blocks,
+        [1, 0, 2],
+        why,
+    )
 
 
 def test_what_is_used_is_not_evicted(exercise: ModuleType) -> None:
@@ -320,6 +408,7 @@ def test_what_is_no_group_on_the_host(exercise: ModuleType) -> None:
         ("a block named twice with one user", lambda table: [table, list(table)], {}),
         ("a host block that is free", lambda table: [[*table, 3]], {}),
         ("resident={0: 2}, where device block 2 is free", lambda table: [table], {0: 2}),
+        ("resident={0: 1}, where device block 1 is the next to be handed out", lambda table: [table], {0: 1}),
     ):
         device, host = BlockAllocator(8), BlockAllocator(4)
         device.allocate(1)
@@ -332,6 +421,14 @@ def test_what_is_no_group_on_the_host(exercise: ModuleType) -> None:
         check(
             f"tables, free blocks and counts after the refused swap_in with {name}", now, (names, before), why
         )
+    device, host = BlockAllocator(8), BlockAllocator(4)
+    table = host.allocate(2)
+    host.share(table)
+    check_raises(
+        "swap_in with the same table twice, its blocks having two users",
+        ValueError, lambda: exercise.swap_in([table, table], device, host), SAME,
+    )  # fmt: skip
+    check("the table and the counts after that", (table, counts(host, 4)), ([0, 1], [2, 2, 0, 0]), SAME)
 
 
 def test_an_allocation_that_fails_after_all(exercise: ModuleType) -> None:
@@ -359,7 +456,8 @@ def test_swap_blocks_copies_content(exercise: ModuleType) -> None:
     device = [[float(block), [block]] for block in range(4)]
     host: list[Any] = [[0.5, [50]], [0.5, [51]], [0.5, [52]]]
     sources, destinations = [3, 1], [0, 2]
-    with trying("swap_blocks(device, host, [3, 1], [0, 2])"):
+    why = "sources are blocks of the first pool, destinations of the second: each has its own length"
+    with trying("swap_blocks(device, host, [3, 1], [0, 2])", why):
         exercise.swap_blocks(device, host, sources, destinations)
     check(
         "the host pool after swap_blocks(device, host, [3, 1], [0, 2])",
@@ -393,6 +491,16 @@ def test_swap_blocks_copies_content(exercise: ModuleType) -> None:
     )
     host[1][1].append(7)
     check("host[2] after a write to host[1]", host[2], [0.0, [0]], "two copies of one source are two blocks")
+    small, large = [["a"], ["b"]], [["x"], ["x"], ["x"], ["x"], ["x"], ["x"]]
+    why = "destinations are blocks of the second pool, whose size may be another: compare with its length"
+    with trying("swap_blocks from a pool of 2 to a pool of 6, [0] to [5]", why):
+        exercise.swap_blocks(small, large, [0], [5])
+    check("block 5 of the pool of 6 after that", large, [["x"]] * 5 + [["a"]], why)
+    device, host = [["a"], ["b"]], [["a"], ["b"]]
+    why = "two pools with equal content are two pools: tell them apart with `is`, not with =="
+    with trying("swap_blocks(device, host, [0], [1]), both pools with equal content", why):
+        exercise.swap_blocks(device, host, [0], [1])
+    check("the host pool after that, both with equal content before", host, [["a"], ["a"]], why)
     device, host = [["a"], ["b"], ["c"]], [["x"], ["y"], ["z"]]
     why = "block 1 of one pool is not block 1 of the other: equal ids are no clash, and no copy onto itself"
     with trying("swap_blocks(device, host, [1, 0, 2], [0, 1, 2])", why):
@@ -418,7 +526,11 @@ def test_swap_blocks_refuses(exercise: ModuleType) -> None:
         ("a destination twice", [0, 1], [2, 2]),
     ):
         device, host = [[block] for block in range(4)], [["x"], ["y"], ["z"]]
-        why = "check all ids before the first copy; Python reads -1 as the last block"
+        why = (
+            "a launch copies all pairs at the same time, and two would write one block: none may be twice"
+            if name == "a destination twice"
+            else "check all ids before the first copy; Python reads -1 as the last block"
+        )
         check_raises(
             f"swap_blocks with {name}", ValueError,
             lambda d=device, h=host, s=sources, t=destinations: exercise.swap_blocks(d, h, s, t), why,

@@ -54,6 +54,7 @@ class Scheduler:
         for queue in (self.running, self.swapped, self.waiting):
             if request in queue:
                 queue.remove(request)
+                return
 
     def _reserve_slots(self, step: Schedule) -> None:
         """Give every running sequence a slot for its newest token, oldest first, preempting from the end."""

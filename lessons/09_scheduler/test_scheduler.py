@@ -54,6 +54,15 @@ class World:
             f"the tokens of a step, budget {self.budget}", used <= self.budget,
             f"at most {self.budget}", f"{used}: {rows(step)}", why,
         )  # fmt: skip
+        idle = [r for r in scheduler.running if all(row.request is not r for row in step.rows)]
+        why = (
+            "whoever runs computes something in every step while budget is left: add rows for those that ran "
+            "before as well as for those just admitted, and only a part of a prompt that is too long"
+        )
+        check_true(
+            f"the rows of a step, budget {self.budget}", used == self.budget or not idle,
+            "a row for each request in `running`", f"none for {', '.join(ids(idle))}: {rows(step)}", why,
+        )  # fmt: skip
         queues = [*scheduler.running, *scheduler.swapped, *scheduler.waiting]
         twice = [r.request_id for r in queues if sum(r is other for other in queues) > 1]
         why = "a request is in one queue at a time: who is preempted leaves `running`"
@@ -158,7 +167,11 @@ def test_newcomers_join_while_others_run(exercise: ModuleType) -> None:
         world.step()
         world.add("B", 2)
         got = rows(world.step())
-    why = "a batch that waits for its slowest member is static batching: ask anew before every step"
+    why = (
+        "A took 1 token of 100, so B computes both of its own: _add_rows returns how many it added"
+        if ("B", 0, 1) in got
+        else "a batch that waits for its slowest member is static batching: ask anew before every step"
+    )
     check("the step after B arrived", got, [("A", 2, 3), ("B", 0, 2)], why)
 
 
@@ -197,6 +210,7 @@ def test_an_exhausted_budget_admits_nobody(exercise: ModuleType) -> None:
         world.step()
     why = "B would hold blocks in a step that computes nothing of it: admit while budget is left"
     check("who waits when A took the whole budget", ids(world.scheduler.waiting), ["B"], why)
+    check("free blocks then, of 20", world.blocks.num_available, 19, why)
 
 
 def test_a_decode_stands_before_a_newcomer_of_one_token(exercise: ModuleType) -> None:
@@ -209,6 +223,20 @@ def test_a_decode_stands_before_a_newcomer_of_one_token(exercise: ModuleType) ->
         got = rows(world.step())
     why = "both rows have one token, and A came first: sort by row length above 1 only"
     check("the rows of A in decode and B of one token", got, [("A", 3, 4), ("B", 0, 1)], why)
+
+
+def test_decodes_keep_the_order_of_arrival(exercise: ModuleType) -> None:
+    """The rows of those in decode stand in order of arrival, whatever they are called."""
+    for names in ("ABC", "CAB"):
+        world = World(exercise, 20)
+        for name in names:
+            world.add(name, 2)
+        tried = f"{', '.join(names)} arrive in this order, 2 tokens each"
+        with trying(f"two steps, {tried}"):
+            first, second = rows(world.step()), rows(world.step())
+        why = "the oldest stands first: go through `running` as it is, and sort by row length above 1 only"
+        check(f"the rows of the first step, {tried}", first, [(name, 0, 2) for name in names], why)
+        check(f"the rows of the second step, {tried}", second, [(name, 2, 3) for name in names], why)
 
 
 def test_the_sequences_of_a_group_share_the_budget(exercise: ModuleType) -> None:
@@ -262,6 +290,31 @@ def test_a_finished_sequence_computes_nothing(exercise: ModuleType) -> None:
         why = "`request.unfinished` are the sequences that go on, and each has a last token of its own"
         got = [(row.start, row.stop, row.is_last_chunk) for row in step.rows]
         check(f"start, stop and is_last_chunk of the rows of {tried}", got, want, why)
+
+
+def test_tokens_sampled_before_are_computed_again_in_chunks(exercise: ModuleType) -> None:
+    """After a preemption the tokens sampled so far follow the prompt, and only the last of all samples."""
+    for budget, want in (
+        (2, [(0, 2, False)]),
+        (3, [(0, 3, False)]),
+        (4, [(0, 4, False)]),
+        (5, [(0, 5, True)]),
+    ):
+        world = World(exercise, 20)
+        request = world.add("A", 3)
+        request.sequences[0].token_ids += [7, 7]
+        step, tried = (
+            Schedule(),
+            f"_add_rows, budget {budget}, a prompt of 3 tokens and 2 sampled, none computed",
+        )
+        with trying(tried):
+            world.scheduler._add_rows(step, request, budget)
+        why = (
+            "after a preemption the prompt ends before the tokens do: the last known token is at "
+            "`num_tokens`, and to sample before it would guess again what was answered already"
+        )
+        got = [(row.start, row.stop, row.is_last_chunk) for row in step.rows]
+        check(f"start, stop and is_last_chunk of the row of {tried}", got, want, why)
 
 
 def test_the_watermark(exercise: ModuleType) -> None:
@@ -353,7 +406,11 @@ def test_the_youngest_gives_way_and_comes_back_first(exercise: ModuleType) -> No
     a, b = world.add("A", 8), world.add("B", 8)
 
     def look(step: Any) -> None:
-        why = "the youngest of those running gives way: the oldest must never starve"
+        why = (
+            "the youngest of those running gives way: the oldest must never starve"
+            if step.preempted
+            else "whoever gives way is listed in step.preempted: nobody may join in such a step"
+        )
         check(
             "who is preempted when A and B need a third block each, one free", ids(step.preempted), ["B"], why
         )
@@ -408,8 +465,43 @@ def test_the_youngest_whatever_its_size(exercise: ModuleType) -> None:
         with trying(tried):
             world.step()
             step = world.step(look)
-        why = "A and B got their slots, and C has none"
+        why = "A and B got their slots, and C has none; the oldest stands first"
         check(f"who has rows when {tried}", [row[0] for row in rows(step)], ["A", "B"], why)
+
+
+def test_the_youngest_gives_way_in_the_midst_of_its_prompt(exercise: ModuleType) -> None:
+    """Who gives way is a matter of age: whoever is still computing its prompt is no exception."""
+    world = World(exercise, 6, max_num_batched_tokens=10)
+    for name, length in (("A", 4), ("B", 4), ("C", 12)):
+        world.add(name, length)
+    with trying("A, B decode, C is in the midst of its prompt, one block free"):
+        world.step()
+        step = world.step()
+    why = "C is the youngest, and age decides: what it has computed of its prompt is computed again"
+    check("who is preempted when A and B need a block each, one free", ids(step.preempted), ["C"], why)
+    check("the rows of that step", rows(step), [("A", 4, 5), ("B", 4, 5)], why)
+
+
+def test_a_request_comes_back_beside_others(exercise: ModuleType) -> None:
+    """Whoever gave way comes back as soon as there is room, and gives way again if need be."""
+    world = World(exercise, 5)
+    world.add("A", 4, max_tokens=2)
+    world.add("B", 4, max_tokens=9)
+    c = world.add("C", 4, max_tokens=9)
+    with trying("A, B, C of 4 tokens in 5 blocks of 4: two blocks are free, three are needed, A ends then"):
+        world.step()
+        second = world.step()
+        third = world.step()
+    why = "C is the youngest, and its own slot is the one that is missing"
+    check("who is preempted in the second step", ids(second.preempted), ["C"], why)
+    why = (
+        "C stays away in the step that preempted it, no longer: A ended, 3 blocks are free, C needs 2 and "
+        "leaves 1, the watermark, so it joins while B runs"
+    )
+    check("the rows of the third step", rows(third), [("B", 5, 6), ("C", 0, 5)], why)
+    world.run()
+    why = "C gave way twice, for A and B first and for B later: count up, once for each time"
+    check("num_preemptions of C at the end", c.num_preemptions, 2, why)
 
 
 def test_nobody_comes_back_at_once(exercise: ModuleType) -> None:
@@ -481,6 +573,22 @@ def test_what_a_preempted_request_computes_again(exercise: ModuleType) -> None:
 
 def test_several_give_way(exercise: ModuleType) -> None:
     """As many give way as it takes, from the end of the line, and keep their order."""
+    world = World(exercise, 6, block_size=1)
+    for name in "ABCDE":
+        world.add(name, 1)
+    with trying("A to E of 1 token in 6 blocks of 1"):
+        world.step()
+        step = world.step()
+    why = "A takes the free block, B needs E's and C needs D's: give way from the end until the slots suffice"
+    check(
+        "who is preempted when A to E want a second token, one block free",
+        ids(step.preempted),
+        ["E", "D"],
+        why,
+    )
+    check("the rows of that step", rows(step), [("A", 1, 2), ("B", 1, 2), ("C", 1, 2)], why)
+    why = "E went first and D was put before it: the line stays in order of arrival"
+    check("who waits then", ids(world.scheduler.waiting), ["D", "E"], why)
     world = World(exercise, 13, block_size=1)
     for name in "ABCD":
         world.add(name, 3, max_tokens=6)

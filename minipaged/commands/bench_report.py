@@ -17,6 +17,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..errors import InvalidConfigError
+from ..machine import usable_cores
 from .bench_systems import ENGINE, MOVED, PROFILE
 from .doctor import installed_versions
 
@@ -58,7 +59,7 @@ def machine(threads: int) -> dict[str, Any]:
     """What the figures were measured on."""
     return {
         "cpu": cpu_model(),
-        "cores": _usable_cores(),
+        "cores": usable_cores(),
         "threads": threads,
         "memory_bytes": _memory_bytes(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
@@ -195,12 +196,6 @@ def empty_table(title: str, names: Iterable[str] = ()) -> Table:
 def mebibytes(count: int | None) -> str:
     """A number of bytes in MiB; a dash where it could not be measured."""
     return "–" if count is None else f"{count / 2**20:.1f}"
-
-
-def _usable_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _memory_bytes() -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import shlex
 import shutil
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from rich.padding import Padding
 
 from ..course import progress
 from ..course.exercise import exercise_source, is_untouched
-from ..course.manifest import Course, Lesson, find_course, is_own_copy
+from ..course.manifest import Course, Lesson, find_course, holds_a_course, is_own_copy
 from ..course.report import progress_lines
 from ..errors import InvalidRequestError
 
@@ -51,11 +52,11 @@ def show_progress(course: Course) -> None:
     following = next((lesson for lesson in course.lessons if lesson.folder not in solved), None)
     console.print()
     if not is_own_copy(course):
-        console.print(f"  To begin, {COPY_FIRST}", soft_wrap=True)
+        _say(f"  To begin, {COPY_FIRST}")
     elif following is not None:
-        console.print(f"  Read   {following.path / 'README.md'}", soft_wrap=True)
-        console.print(f"  Write  {following.exercise_path}", soft_wrap=True)
-        console.print(f"  Grade  pytest {course.root}", soft_wrap=True)
+        _say(f"  Read   {following.path / 'README.md'}")
+        _say(f"  Write  {following.exercise_path}")
+        _say(f"  Grade  pytest {shlex.quote(str(course.root))}")
 
 
 def show_hint(course: Course, lesson: Lesson) -> None:
@@ -75,25 +76,45 @@ def reset(lesson: Lesson) -> None:
     """Make the exercise anew, and keep what was written beside it."""
     path = lesson.exercise_path
     if path.is_file() and is_untouched(lesson, path):
-        console.print(f"{path} is as it was at the start: nothing to do", soft_wrap=True)
+        _say(f"{path} is as it was at the start: nothing to do")
         return
-    if path.is_file():
-        kept = path.with_suffix(".py.old")
-        shutil.copyfile(path, kept)
-        console.print(f"What you wrote is kept in {kept}", soft_wrap=True)
-    path.write_text(exercise_source(lesson), encoding="utf-8")
-    console.print(f"{path} is as it was at the start", soft_wrap=True)
+    try:
+        if path.is_file():
+            kept = path.with_suffix(".py.old")
+            shutil.copyfile(path, kept)
+            _say(f"What you wrote is kept in {kept}")
+        path.write_text(exercise_source(lesson), encoding="utf-8")
+    except OSError as error:
+        raise InvalidRequestError(f"{path} can't be made anew: {error.strerror or error}") from error
+    _say(f"{path} is as it was at the start")
 
 
 def copy(course: Course, folder: Path) -> None:
     """Copy the lessons to a new folder, each exercise as it is at the start."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise InvalidRequestError(f"folder {str(folder)!r} exists and isn't empty: name a new one")
+    _check_new(folder)
     unwanted = shutil.ignore_patterns("__pycache__", ".*", "*.old", "__init__.py")
-    shutil.copytree(course.root, folder, ignore=unwanted, dirs_exist_ok=True)
-    for lesson in Course(folder).lessons:
-        lesson.exercise_path.write_text(exercise_source(lesson), encoding="utf-8")
-    console.print(f"The lessons are in {folder}. Now:\n  cd {folder}\n  pytest", soft_wrap=True)
+    try:
+        shutil.copytree(course.root, folder, ignore=unwanted, dirs_exist_ok=True)
+        for lesson in Course(folder).lessons:
+            lesson.exercise_path.write_text(exercise_source(lesson), encoding="utf-8")
+    except OSError as error:
+        raise InvalidRequestError(f"folder {str(folder)!r}: {error.strerror or error}") from error
+    _say(f"The lessons are in {folder}. Now:\n  cd {shlex.quote(str(folder))}\n  pytest")
+
+
+def _check_new(folder: Path) -> None:
+    """Refuse to copy to where something is, or can't be."""
+    named = f"folder {str(folder)!r}"
+    try:
+        if file := next((each for each in (folder, *folder.parents) if each.is_file()), None):
+            raise InvalidRequestError(f"{named}: {str(file)!r} is a file")
+        if folder.exists() and any(folder.iterdir()):
+            raise InvalidRequestError(f"{named} exists and isn't empty: name a new one")
+        path = folder.resolve()
+        if other := next((each for each in (path, *path.parents) if holds_a_course(each)), None):
+            raise InvalidRequestError(f"{named} lies in {str(other)!r}, which holds lessons: name another")
+    except OSError as error:
+        raise InvalidRequestError(f"{named}: {error.strerror or error}") from error
 
 
 def watch(course: Course, name: str | None) -> int:
@@ -101,14 +122,19 @@ def watch(course: Course, name: str | None) -> int:
     if importlib.util.find_spec("pytest") is None:
         raise InvalidRequestError("pytest is not installed: pip install pytest")
     target = course.find(name).path if name else course.root
-    seen: dict[Path, float] = {}
+    command = [sys.executable, "-m", "pytest", str(target)]
+    seen: dict[str, str] = {}
     while True:
-        saved = {path: path.stat().st_mtime for path in course.root.glob("*/exercise.py")}
+        saved = {lesson.folder: progress.digest(lesson) for lesson in course.lessons}
         if saved != seen:
             seen = saved
             console.clear()
-            code = subprocess.run([sys.executable, "-m", "pytest", str(target)], check=False).returncode
-            if code == 0:
+            if subprocess.run(command, check=False).returncode == 0:
                 return 0
             console.print("[dim]Waiting for a save; Ctrl-C ends it.[/]")
         time.sleep(0.3)
+
+
+def _say(text: str) -> None:
+    """Print text that holds paths: as it is, on lines of any length."""
+    console.print(text, soft_wrap=True, markup=False)

@@ -28,7 +28,10 @@ class WrongAnswerError(AssertionError):
 
 
 def check(tried: str, got: Any, expected: Any, why: Why) -> None:
-    """Raise WrongAnswerError unless `got` equals `expected`."""
+    """Raise WrongAnswerError unless `got` equals `expected`, and has an int wherever that has one."""
+    other = _other_than_int(got, expected)
+    if other is not None and got == expected:
+        raise WrongAnswerError(tried, show(expected), _cut(repr(got)), _not_an_int(other))
     if not (type(got) is type(expected) or _both_numbers(got, expected)) or got != expected:
         raise WrongAnswerError(tried, show(expected), show(got), _reason(why, got))
 
@@ -87,7 +90,10 @@ def describe(error: BaseException) -> str:
 
 def show(value: Any) -> str:
     """A value as the report prints it: floats rounded, long ones cut."""
-    text = _rounded(value)
+    return _cut(_rounded(value))
+
+
+def _cut(text: str) -> str:
     return text if len(text) <= 300 else f"{text[:280]} ... ({len(text)} characters)"
 
 
@@ -103,6 +109,22 @@ def _rounded(value: Any) -> str:
 
 def _both_numbers(got: Any, expected: Any) -> bool:
     return all(isinstance(x, int | float) and not isinstance(x, bool) for x in (got, expected))
+
+
+def _other_than_int(got: Any, expected: Any) -> Any:
+    """The first float or bool in `got` where `expected` has an int, in lists and tuples too; else None."""
+    if type(expected) is int:
+        return got if isinstance(got, float | bool) else None
+    if not (isinstance(got, list | tuple) and isinstance(expected, list | tuple)):
+        return None
+    found = (_other_than_int(g, e) for g, e in zip(got, expected, strict=False))
+    return next((other for other in found if other is not None), None)
+
+
+def _not_an_int(other: float | bool) -> str:
+    kind = type(other).__name__
+    hint = "True and False are no counts" if isinstance(other, bool) else "/ makes a float, // keeps an int"
+    return f"the value is right and its type is not: {other!r} is a {kind}, expected an int. {hint}"
 
 
 def _is_close(got: Any, expected: Any, tolerance: float) -> bool:

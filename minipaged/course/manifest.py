@@ -105,9 +105,14 @@ def find_course(start: Path | None = None) -> Course:
     start = (start or Path.cwd()).resolve()
     for folder in (start, *start.parents):
         for root in (folder, folder / "lessons"):
-            if (root / MANIFEST).is_file() and (root / "pytest.ini").is_file():
+            if holds_a_course(root):
                 return Course(root)
     return Course(shipped_lessons())
+
+
+def holds_a_course(folder: Path) -> bool:
+    """Whether it is a folder of lessons."""
+    return (folder / MANIFEST).is_file() and (folder / "pytest.ini").is_file()
 
 
 def shipped_lessons() -> Path:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import traceback
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 
 from .checks import WrongAnswerError, describe, last_attempt
 from .exercise import is_untouched
@@ -13,6 +15,15 @@ from .manifest import Lesson
 
 class TimeLimitError(BaseException):
     """A test took too long. Not an Exception: a learner's `except Exception` must not swallow it."""
+
+
+class ExerciseError(Exception):
+    """What the exercise raised where it had to be imported or to answer; its cause is what it raised."""
+
+    def __init__(self, tried: str = "", why: str = "") -> None:
+        self.tried = tried
+        self.why = why
+        super().__init__(tried or why)
 
 
 @dataclass(frozen=True)
@@ -27,6 +38,7 @@ class Failure:
     line: int | None = None  # of the learner's file
     function: str = ""
     is_unwritten: bool = False
+    is_stuck: bool = False  # broken off by the time limit
 
 
 @dataclass
@@ -56,27 +68,62 @@ class Outcome:
         return self.submission is None or not is_untouched(self.lesson, self.submission)
 
     @property
+    def is_stuck(self) -> bool:
+        """Whether a test was broken off by the time limit."""
+        return any(failure.is_stuck for failure in self.failures)
+
+    @property
     def first_failure(self) -> Failure:
         """The failure to show: a wrong answer before what is not written yet."""
         return min(self.failures, key=lambda failure: failure.is_unwritten)
 
 
-def explain(error: BaseException, rule: str, submission: Path | None) -> Failure:
+def explain(error: BaseException, rule: str, outcome: Outcome) -> Failure:
     """Say why a test failed, from what it raised."""
     tried, why = last_attempt()
-    chain = _causes(error)
-    line, function = _where(chain, submission)
+    if isinstance(error, ExerciseError):
+        tried, why = error.tried or tried, error.why or why
+    path, chain = outcome.submission, _causes(error)
+    line, function = _where(chain, path)
+    last = chain[-1]
     if wrong := next((e for e in chain if isinstance(e, WrongAnswerError)), None):
         return Failure(rule, wrong.tried, wrong.expected, wrong.got, wrong.why, line, function)
     if any(isinstance(e, NotImplementedError) for e in chain):
         return Failure(rule, tried, "", "", "", line, function, is_unwritten=True)
-    if isinstance(error, TimeLimitError):
+    if isinstance(last, TimeLimitError):
         why = why or "a loop that never ends? Look at what has to change on each turn for it to stop"
-        return Failure(rule, tried, "an answer", f"none within {error} s", why, line, function)
-    if isinstance(error, SyntaxError):
-        got, line = f"{type(error).__name__}: {error.msg}", error.lineno
-        return Failure(rule, "importing the exercise", "a Python file", got, "", line)
-    return Failure(rule, tried, "no exception" if tried else "", describe(chain[-1]), why, line, function)
+        return Failure(rule, tried, "an answer", f"none within {last} s", why, line, function, is_stuck=True)
+    anew = f"`minipaged lessons reset {outcome.lesson.number}` makes it anew"
+    if path is not None and not path.is_file():
+        return Failure(rule, tried, path.name, "no such file", f"renamed or deleted? {anew}")
+    if path is not None and isinstance(last, SyntaxError) and _is_file(last.filename, path):
+        got = f"{type(last).__name__}: {last.msg}"
+        return Failure(rule, tried, "a Python file", got, "", last.lineno)
+    if path is not None and (name := _missing_name(last, outcome.lesson, path)):
+        why = f"renamed or deleted? {anew}, and keeps what is written"
+        return Failure(rule, tried, name, f"{path.name} defines no {name}", why)
+    return Failure(rule, tried, "no exception" if tried else "", describe(last), why, line, function)
+
+
+def passed_through(error: BaseException, path: Path | None) -> bool:
+    """Whether an exception was raised in a file, or in what was called there."""
+    return _where([error], path)[0] is not None
+
+
+def _missing_name(error: BaseException, lesson: Lesson, path: Path) -> str:
+    """What was asked of the exercise, and the exercise doesn't define; "" for any other error."""
+    if not isinstance(error, AttributeError):
+        return ""
+    if isinstance(error.obj, ModuleType):
+        return error.name or "" if _is_file(getattr(error.obj, "__file__", None), path) else ""
+    owner = error.obj if isinstance(error.obj, type) else type(error.obj)
+    module = sys.modules.get(owner.__module__)
+    name = f"{owner.__name__}.{error.name}"
+    return name if name in lesson.write and _is_file(getattr(module, "__file__", None), path) else ""
+
+
+def _is_file(name: str | None, path: Path) -> bool:
+    return name is not None and Path(name).resolve() == path.resolve()
 
 
 def _causes(error: BaseException) -> list[BaseException]:
@@ -91,6 +138,6 @@ def _where(chain: list[BaseException], submission: Path | None) -> tuple[int | N
     """The innermost line of the learner's file that the exception passed."""
     for error in reversed(chain):
         for frame in reversed(traceback.extract_tb(error.__traceback__)):
-            if submission is not None and Path(frame.filename).resolve() == submission.resolve():
+            if submission is not None and _is_file(frame.filename, submission):
                 return frame.lineno, frame.name
     return None, ""

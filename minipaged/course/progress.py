@@ -30,7 +30,7 @@ def note(course: Course, passed: list[Lesson], failed: list[Lesson]) -> None:
 def hints_seen(course: Course, lesson: Lesson) -> int:
     """How many hints of a lesson have been shown."""
     seen = _read(course.root, "hints").get(lesson.folder, 0)
-    return seen if isinstance(seen, int) else 0
+    return max(seen, 0) if isinstance(seen, int) else 0
 
 
 def note_hints(course: Course, lesson: Lesson, number: int) -> None:
@@ -50,7 +50,7 @@ def _read(root: Path, key: str) -> dict[str, Any]:
     """One part of the file; empty where there is none that can be read."""
     try:
         known = json.loads((root / FILE).read_text(encoding="utf-8"))[key]
-    except (OSError, ValueError, LookupError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return {}
     return known if isinstance(known, dict) else {}
 

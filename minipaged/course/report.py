@@ -57,11 +57,11 @@ def progress_lines(course: Course, solved: set[str], outcomes: Sequence[Outcome]
 
 
 def _state(lesson: Lesson, outcome: Outcome | None, done: bool) -> str:
-    if outcome is None or (outcome.num_skipped and not outcome.num_checks):
+    if outcome is None or not outcome.num_checks:
         return "" if done else f"about {lesson.minutes} min, {lesson.runs_on}"
     if outcome.failures and not outcome.is_started:
         return "not started"
-    return f"{outcome.num_passed} of {outcome.num_checks} checks pass"
+    return f"{outcome.num_passed} of {outcome.num_checks + outcome.num_skipped} checks pass"
 
 
 def _failed(outcome: Outcome) -> Iterator[Line]:

@@ -1,0 +1,59 @@
+"""Pictures of what was simulated: latency over rate, one panel a setting, as in the paper's Figure 12."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from ..errors import InvalidConfigError
+from ..paper.published import SYSTEM_NAMES
+
+Curves = Mapping[str, Sequence[tuple[float, float]]]  # (requests a second, seconds a token) by system
+
+
+def plot_file(name: str | None) -> Path | None:
+    """Where a picture goes, known to be possible before anything runs. Raises InvalidConfigError."""
+    if name is None:
+        return None
+    path = Path(name)
+    if path.suffix not in (".svg", ".png") or path.is_dir() or not path.parent.is_dir():
+        raise InvalidConfigError(f"plot={name!r} must be a file .svg or .png in a folder that exists")
+    if find_spec("matplotlib") is None:
+        raise InvalidConfigError(f"plot={name!r} needs matplotlib: pip install 'minipaged[plots]'")
+    return path
+
+
+def draw_rates(path: Path, panels: Mapping[str, Curves], target: float | None = None) -> None:
+    """One panel for each title: the normalized latency of every system as the rate grows."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    columns = min(3, len(panels))
+    rows = -(-len(panels) // columns)
+    figure, grid = pyplot.subplots(rows, columns, figsize=(4.2 * columns, 3.2 * rows), squeeze=False)
+    for axes in grid.flat[len(panels) :]:
+        axes.set_visible(False)
+    for axes, (title, curves) in zip(grid.flat, panels.items(), strict=False):
+        draw_panel(axes, title, curves, target)
+    figure.tight_layout()
+    figure.savefig(path)
+    pyplot.close(figure)
+
+
+def draw_panel(axes: Any, title: str, curves: Curves, target: float | None = None) -> None:
+    """Latency over rate. Points beyond one second a token are not shown, as in the paper."""
+    for system, points in curves.items():
+        shown = [(rate, latency) for rate, latency in sorted(points) if rate > 0 and latency <= 1.0]
+        axes.plot(
+            *zip(*shown, strict=True), "o-", markersize=3, label=SYSTEM_NAMES[system]
+        ) if shown else None
+    if target is not None:
+        axes.axhline(target, color="grey", linewidth=0.8, linestyle=":")
+    axes.set(title=title, xlabel="requests a second", ylabel="seconds a token")
+    axes.set_xlim(left=0)
+    axes.set_ylim(0, 1)
+    axes.legend(frameon=False, fontsize="small")

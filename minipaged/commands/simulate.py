@@ -1,0 +1,257 @@
+"""`minipaged simulate`: what a server would carry, before you rent it.
+
+How many requests fit at once, what rate is sustained at a latency, how much memory is wasted, which block
+size to take, and whether prefix caching or swap would pay: all from the engine's own scheduler and block
+manager, with a cost model in place of the GPU.
+Page: docs/paper.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from rich.console import Console
+
+from ..config import parse_bytes
+from ..errors import InvalidConfigError
+from ..paper.published import SYSTEM_NAMES
+from ..simulator.cost_model import GIB, GPUS, Server
+from ..simulator.model_shape import ModelShape, find_shape
+from ..simulator.systems import PAGED, SYSTEMS, Point, Setting, saturated, sustained_rate
+from ..simulator.workload import Trace
+from . import bench_report, plots
+from .processes import processes
+
+BLOCK_SIZES = (8, 16, 32, 64, 128, 256)
+
+
+class Question(NamedTuple):
+    """What one process finds out: a system in one setting, under one workload, within one latency."""
+
+    system: str
+    setting: Setting
+    trace: Trace
+    target: float
+
+
+class Answer(NamedTuple):
+    """The rate that is sustained, and requests at once then; and the same with a full pool."""
+
+    rate: float
+    running: float
+    full_rate: float
+    full_running: float
+    waste: float  # share of the pool that holds no token while requests wait
+    num_preemptions: int
+    cached: float  # share of prompt tokens found in the prefix cache
+    points: list[Point]
+
+
+def simulate(args: argparse.Namespace) -> dict[str, Any]:
+    """Answer the questions of the command line in tables, and return all figures."""
+    output = None if args.output is None else bench_report.output_file(args.output)
+    plot = plots.plot_file(args.plot)
+    setting = _setting(args)
+    trace = Trace(args.workload, args.minutes, setting.max_model_len)
+    console = Console(highlight=False)
+    _print_server(console, setting, trace)
+    cases = _cases(setting, trace.shares_prefixes, parse_bytes("swap_space", args.swap_space))
+    questions = [Question(system, each, trace, args.latency_target) for system, each in cases.values()]
+    with processes(args.processes) as pool, console.status(f"simulating {len(cases)} settings ..."):
+        answers = dict(zip(cases, pool(answer, questions), strict=True))
+    _print_systems(console, answers, args.latency_target)
+    _print_choices(console, answers)
+    results = {
+        "settings": vars(args) | {"run": None},
+        "num_slots": setting.num_slots,
+        "bytes_per_token": setting.shape.bytes_per_token,
+        "answers": {name: each._asdict() for name, each in answers.items()},
+    }
+    if output is not None:
+        bench_report.write_results(console, output, results)
+    if plot is not None:
+        curves = {system: answers[system].points for system in SYSTEMS}
+        plots.draw_rates(plot, {f"{setting.shape.name}, {args.workload}": curves}, args.latency_target)
+        console.print(f"[dim]The picture is in {plot}.[/]")
+    return results
+
+
+def answer(question: Question) -> Answer:
+    """Search for the rate, then fill the pool."""
+    system, setting, trace, target = question
+    found = sustained_rate(system, trace.requests, setting, target)
+    full = saturated(system, trace.requests(2 * found.rate), setting)
+    return Answer(
+        rate=found.rate,
+        running=found.mean_running,
+        full_rate=len(full.latencies) / full.seconds if full.seconds else 0.0,
+        full_running=full.mean_running,
+        waste=1 - full.memory["tokens"],
+        num_preemptions=full.num_preemptions,
+        cached=full.num_cached_tokens / full.num_prompt_tokens if full.num_prompt_tokens else 0.0,
+        points=found.points,
+    )
+
+
+# ------------------------------------------------------------------ what is asked
+
+
+def _setting(args: argparse.Namespace) -> Setting:
+    """The server and the engine's settings. Raises InvalidConfigError, which names the argument."""
+    for name in (
+        "num_gpus",
+        "block_size",
+        "max_num_seqs",
+        "max_num_batched_tokens",
+        "processes",
+        "max_model_len",
+    ):
+        value = getattr(args, name)
+        if value is not None and value < 1:
+            raise InvalidConfigError(f"{name} must be at least 1, got {value}")
+    for name in ("latency_target", "minutes"):
+        if not 0 < getattr(args, name) < math.inf:
+            raise InvalidConfigError(f"{name} must be above 0, got {getattr(args, name)}")
+    if not 0 < args.gpu_memory_utilization <= 1:
+        raise InvalidConfigError(
+            f"gpu_memory_utilization must be above 0 and at most 1, got {args.gpu_memory_utilization}"
+        )
+    if args.gpu not in GPUS:
+        raise InvalidConfigError(f"gpu must be one of {', '.join(GPUS)}, got {args.gpu!r}")
+    shape = find_shape(args.model)
+    max_model_len = args.max_model_len or shape.max_model_len
+    if max_model_len > shape.max_model_len:
+        raise InvalidConfigError(
+            f"max_model_len={max_model_len} is beyond the model's own limit of {shape.max_model_len}"
+        )
+    gpu = GPUS[args.gpu]
+    if args.gpu_memory is not None:
+        gpu = replace(gpu, memory=parse_bytes("gpu_memory", args.gpu_memory))
+    kv_bytes = _kv_bytes(args, shape, gpu.memory * args.num_gpus)
+    return Setting(
+        shape=shape,
+        server=Server(gpu, args.num_gpus, kv_bytes),
+        max_model_len=max_model_len,
+        block_size=args.block_size,
+        max_num_seqs=args.max_num_seqs,
+        max_num_batched_tokens=args.max_num_batched_tokens or max(2560, max_model_len),
+    )
+
+
+def _kv_bytes(args: argparse.Namespace, shape: ModelShape, memory: int) -> int:
+    """What is left for K and V once the weights have their place."""
+    if args.kv_cache_memory is not None:
+        return parse_bytes("kv_cache_memory", args.kv_cache_memory)
+    left = int(memory * args.gpu_memory_utilization) - shape.weight_bytes
+    if left <= 0:
+        raise InvalidConfigError(
+            f"{shape.name} has {shape.weight_bytes / GIB:.1f} GiB of weights, gpu_memory_utilization="
+            f"{args.gpu_memory_utilization} of {memory / GIB:.1f} GiB is no more: take more GPUs (num_gpus)"
+        )
+    return left
+
+
+def _cases(setting: Setting, shares_prefixes: bool, swap_space: int) -> dict[str, tuple[str, Setting]]:
+    """All that is simulated, by name."""
+    cases = {system: (system, setting) for system in SYSTEMS}
+    for size in BLOCK_SIZES:
+        if size * setting.shape.bytes_per_token <= setting.server.kv_bytes:
+            cases[f"block_size={size}"] = (PAGED, replace(setting, block_size=size))
+    if shares_prefixes:
+        cases["prefix caching"] = (PAGED, replace(setting, enable_prefix_caching=True))
+    if swap_space:
+        cases["swap"] = (PAGED, replace(setting, host_bytes=swap_space))
+    return cases
+
+
+# ------------------------------------------------------------------ what is told
+
+
+def _print_server(console: Console, setting: Setting, trace: Trace) -> None:
+    shape, server = setting.shape, setting.server
+    some = trace.some(1000)
+    prompt = sum(each.prompt for each in some) / len(some)
+    output = sum(each.output for each in some) / len(some)
+    console.print(
+        f"{shape.name}: {shape.num_parameters / 1e9:.1f} billion parameters, "
+        f"{shape.weight_bytes / GIB:.1f} GiB of weights; "
+        f"{shape.bytes_per_token:,} bytes of KV cache a token.\n"
+        f"{server.num_gpus} x {server.gpu.name}, {server.gpu.memory / GIB:.0f} GiB each: "
+        f"{server.kv_bytes / GIB:.1f} GiB for the KV cache hold {setting.num_slots:,} tokens, "
+        f"{setting.num_blocks:,} blocks of {setting.block_size}.\n"
+        f"Requests of {trace.workload}: {prompt:.1f} tokens in, {output:.1f} out on average; traces of "
+        f"{trace.minutes:g} minutes.\n"
+    )
+
+
+def _print_systems(console: Console, answers: dict[str, Answer], target: float) -> None:
+    table = bench_report.empty_table("What each way to keep the cache carries")
+    table.add_column("", no_wrap=True)
+    for name in ("req/s", "at once", "at once, full", "wasted, full"):
+        table.add_column(name, justify="right")
+    for system in SYSTEMS:
+        each = answers[system]
+        waste = "–" if system == "static" else f"{each.waste:.1%}"
+        name = "paged" if system == PAGED else SYSTEM_NAMES[system]
+        table.add_row(name, f"{each.rate:.2f}", f"{each.running:.1f}", f"{each.full_running:.1f}", waste)
+    console.print(table)
+    console.print(
+        f"[dim]req/s: the highest rate at which a request takes at most {target:g} s a token on average, and "
+        "how many run at once then. Full: all requests at once. Wasted: what of the pool holds no token.[/]\n"
+    )
+
+
+def _print_choices(console: Console, answers: dict[str, Answer]) -> None:
+    table = bench_report.empty_table("What the settings of paging change")
+    table.add_column("", no_wrap=True)
+    for name in ("req/s", "req/s, full", "at once, full", "wasted, full", "preempted"):
+        table.add_column(name, justify="right")
+    for name, each in answers.items():
+        if name not in SYSTEMS:
+            shown = (
+                f"{each.rate:.2f}",
+                f"{each.full_rate:.2f}",
+                f"{each.full_running:.1f}",
+                f"{each.waste:.1%}",
+            )
+            table.add_row(name, *shown, str(each.num_preemptions))
+    console.print(table)
+    for line in advice(answers):
+        console.print(f"- {line}")
+
+
+def advice(answers: dict[str, Answer]) -> list[str]:
+    """What follows from the figures, in sentences."""
+    paged = answers[PAGED]
+    sizes = {name: each.rate for name, each in answers.items() if name.startswith("block_size=")}
+    best = max(sizes.values())
+    good = [name.partition("=")[2] for name, rate in sizes.items() if rate >= 0.98 * best]
+    lines = [
+        f"Block sizes within 2 % of the best: {', '.join(good)}. Kernels are not in this: on a GPU they may "
+        "read blocks of less than 16 tokens more slowly."
+    ]
+    if "prefix caching" in answers:
+        lines.append(_compare("Prefix caching", answers["prefix caching"], paged))
+    else:
+        lines.append("Prefix caching: no prompt of this workload is said to share a prefix with another.")
+    if not paged.num_preemptions:
+        lines.append("Swap: nothing was ever preempted, so there is nothing to swap.")
+    elif "swap" in answers:
+        lines.append(_compare("Swap", answers["swap"], paged))
+    else:
+        lines.append(f"Swap: {paged.num_preemptions} preemptions with a full pool; try --swap-space.")
+    return lines
+
+
+def _compare(what: str, with_it: Answer, without: Answer) -> str:
+    gain = with_it.rate / without.rate - 1 if without.rate else 0.0
+    cached = f", {with_it.cached:.0%} of prompt tokens are found" if with_it.cached else ""
+    if abs(gain) < 0.02:
+        return f"{what}: no difference ({with_it.rate:.2f} against {without.rate:.2f} requests/s){cached}."
+    verdict = "worth it" if gain > 0 else "not worth it"
+    return (
+        f"{what}: {verdict}, {gain:+.0%} ({with_it.rate:.2f} against {without.rate:.2f} requests/s){cached}."
+    )

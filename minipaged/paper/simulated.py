@@ -1,0 +1,349 @@
+"""The figures that need A100s, by simulation: rates, batches and memory of vLLM and of its rivals.
+
+A figure is a function that asks for its runs, which go to several processes, and makes rows of them: what,
+the paper's figure, and ours.
+Page: docs/paper.md.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice
+from typing import Any, NamedTuple
+
+from ..commands.processes import Map
+from ..simulator.cost_model import PAPER_SERVERS, TRANSFER_SECONDS
+from ..simulator.model_shape import KNOWN
+from ..simulator.simulation import ONE_SAMPLE, Outcome, Parents, Way
+from ..simulator.systems import PAGED, POLICIES, SYSTEMS, Setting, Sustained, serve, sustained_rate
+from ..simulator.workload import WORKLOADS, Lengths, LogNormal, Workload, draw_lengths, poisson
+from . import published
+
+MAX_MODEL_LEN = 2048
+WIDTHS = (2, 4, 6)
+BLOCK_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+# Seconds a token that a request may take on average: beyond the knee of every curve, whatever the model.
+TARGET = 0.25
+ORCAS = tuple(POLICIES)
+# Section 6.4 gives no lengths of WMT16: sentences of some 40 tokens, and translations of 45, are our guess.
+TRANSLATION = Workload(LogNormal(40.0, 0.5), LogNormal(45.0, 0.5))
+
+
+class Row(NamedTuple):
+    """One line of a figure: what is measured, the paper's figure, ours, and the same as plain data."""
+
+    what: str
+    paper: str
+    ours: str
+    value: Any = None
+
+
+@dataclass
+class Figure:
+    """A figure or table of the paper, measured again."""
+
+    title: str
+    rows: list[Row]
+    remark: str = ""
+    curves: dict[str, list[tuple[float, float]]] = field(default_factory=dict)  # (rate, latency) by system
+
+
+@dataclass(frozen=True)
+class Run:
+    """One trace on one system, at a rate, or, without one, at the highest that keeps to the target."""
+
+    system: str
+    workload: str
+    setting: Setting
+    minutes: float
+    rate: float | None = None
+    way: Way = ONE_SAMPLE
+    prefix: int = 0
+
+
+def paper_setting(model: str, **changes: Any) -> Setting:
+    """A model on the server that the paper gave it (Table 1)."""
+    setting = Setting(shape=KNOWN[model], server=PAPER_SERVERS[model], max_model_len=MAX_MODEL_LEN)
+    return replace(setting, **changes)
+
+
+def run(job: Run) -> Outcome | Sustained:
+    """Do one run; in a process of its own."""
+    trace = partial(_trace, job)
+    if job.rate is None:
+        return sustained_rate(job.system, trace, job.setting, TARGET, job.way)
+    return serve(job.system, poisson(trace(job.rate), job.rate), job.setting, job.way)
+
+
+def _trace(job: Run, rate: float) -> list[Lengths]:
+    """The requests of so many minutes; a hundred at least, so that slow rates are no matter of chance."""
+    return list(islice(_lengths(job), max(100, int(rate * 60 * job.minutes))))
+
+
+def _lengths(job: Run) -> Iterator[Lengths]:
+    if job.workload == "chat":
+        return chat_lengths()
+    if job.workload == "translation":
+        drawn = draw_lengths(TRANSLATION, MAX_MODEL_LEN - job.prefix)
+        return (Lengths(each.prompt + job.prefix, each.output, job.prefix) for each in drawn)
+    return draw_lengths(WORKLOADS[job.workload], MAX_MODEL_LEN)
+
+
+def chat_lengths(seed: int = 0) -> Iterator[Lengths]:
+    """Conversations of ShareGPT's turns: the last 1,024 tokens are the prompt, 1,024 the most to answer.
+
+    How many turns came before is not in the paper: up to ten here, all as likely.
+    """
+    rng = random.Random(seed)
+    turns = draw_lengths(WORKLOADS["sharegpt"], MAX_MODEL_LEN, seed)
+    while True:
+        history = sum(sum(next(turns)[:2]) for _ in range(rng.randint(0, 10)))
+        last = next(turns)
+        yield Lengths(min(1024, history + last.prompt), min(1024, last.output))
+
+
+# ------------------------------------------------------------------ the figures
+
+
+def slots() -> Figure:
+    """Table 1, and the bytes of section 3."""
+    rows = [
+        Row(
+            f"{model}: slots",
+            f"{number:,}",
+            f"{paper_setting(model).num_slots:,}",
+            paper_setting(model).num_slots,
+        )
+        for model, number in published.SLOTS.items()
+    ]
+    token = KNOWN["opt-13b"].bytes_per_token
+    rows.append(Row("opt-13b: KV cache of a token", "800 KB", f"{token:,} bytes", token))
+    whole = token * MAX_MODEL_LEN
+    rows.append(Row("opt-13b: of 2,048 tokens", "1.6 GB", f"{whole / 1e9:.2f} GB", whole))
+    return Figure("Table 1: servers", rows)
+
+
+def memory_shares(pool: Map, minutes: float) -> Figure:
+    """Figure 2: what the KV cache holds while requests wait for room in it."""
+    setting = paper_setting("opt-13b")
+    systems = (*ORCAS[::-1], PAGED)
+    outcomes = pool(run, [Run(system, "sharegpt", setting, minutes, rate=2.0) for system in systems])
+    rows = []
+    for system, outcome in zip(systems, outcomes, strict=True):
+        shares = outcome.memory
+        ours = [100 * shares[name] for name in ("tokens", "reserved", "internal")]
+        ours.append(100 * (shares["external"] + shares["free"]))
+        paper = published.MEMORY_SHARES[system]
+        rows.append(Row(published.SYSTEM_NAMES[system], _shares(paper), _shares(ours), ours))
+    remark = "Token states / reserved / internal fragmentation / external and others, in percent of the pool."
+    return Figure("Figure 2: what the KV cache holds", rows, remark)
+
+
+def _shares(parts: Sequence[float | None]) -> str:
+    return " / ".join("" if part is None else f"{part:.1f}" for part in parts).rstrip(" /")
+
+
+def batched(pool: Map, minutes: float) -> Figure:
+    """Figure 13: how many requests run at once."""
+    setting = paper_setting("opt-13b")
+    jobs = [
+        Run(system, workload, setting, minutes, published.BATCHED_RATES[workload])
+        for workload, systems in published.BATCHED.items()
+        for system in systems
+    ]
+    rows = []
+    for job, outcome in zip(jobs, pool(run, jobs), strict=True):
+        what = f"{job.workload} at {job.rate:g} requests/s: {published.SYSTEM_NAMES[job.system]}"
+        paper = published.BATCHED[job.workload][job.system]
+        rows.append(Row(what, f"{paper:.2f}", f"{outcome.mean_running:.2f}", outcome.mean_running))
+    return Figure("Figure 13: requests in a batch, OPT-13B", rows)
+
+
+def sustained(pool: Map, minutes: float) -> list[Figure]:
+    """Figure 12: rates that each system sustains, three models, two data sets."""
+    jobs = [
+        Run(system, workload, paper_setting(model), minutes)
+        for workload in WORKLOADS
+        for model in published.SLOTS
+        for system in SYSTEMS
+    ]
+    found = dict(
+        zip(((j.workload, j.setting.shape.name, j.system) for j in jobs), pool(run, jobs), strict=True)
+    )
+    figures = []
+    for workload in WORKLOADS:
+        for model in published.SLOTS:
+            of = {system: found[workload, model, system] for system in SYSTEMS}
+            rows = [_rate_row(system, each, of[PAGED], workload) for system, each in of.items()]
+            curves = {system: sorted(map(tuple, each.points)) for system, each in of.items()}
+            figures.append(Figure(f"Figure 12: {workload}, {model}", rows, curves=curves))
+    return figures
+
+
+def _rate_row(system: str, found: Sustained, paged: Sustained, workload: str) -> Row:
+    """A rate, and how many times as many vLLM sustains. The paper gives ranges over its three models."""
+    ours = f"{found.rate:.2f} requests/s"
+    paper = ""
+    if system != PAGED:
+        ours += f"; vLLM {_times(paged.rate, found.rate)}"
+        paper = published.RATES_SHAREGPT.get(system, "") if workload == "sharegpt" else ""
+        paper = f"vLLM {paper} times" if paper else ""
+    return Row(published.SYSTEM_NAMES[system], paper, ours, found.rate)
+
+
+def _times(rate: float, of: float) -> str:
+    return f"{rate / of:.2f} times" if of else "alone"
+
+
+def groups(pool: Map, minutes: float, searches: dict[int, list[Parents]]) -> list[Figure]:
+    """Figures 14 and 15: several samples or beams a request.
+
+    searches: for each width, whom the beams of a few real searches continue. Orca shares nothing.
+    """
+    cases = [("basic", ONE_SAMPLE)]
+    cases += [("parallel sampling", Way(width)) for width in WIDTHS]
+    cases += [("beam search", Way(width, tuple(searches[width]))) for width in WIDTHS]
+    setting = paper_setting("opt-13b")
+    jobs = [
+        Run(system, "alpaca", setting, minutes, way=way)
+        for _, way in cases
+        for system in (PAGED, "orca-oracle")
+    ]
+    found = list(pool(run, jobs))
+    rows = []
+    for (name, way), paged, oracle in zip(cases, found[::2], found[1::2], strict=True):
+        paper = {1: published.RATE_BASIC}.get(way.width, "")
+        if name == "beam search" and way.width == 6:
+            paper = published.RATE_BEAMS_OF_6
+        what = f"{name}, {way.width}" if way.width > 1 else "one sample"
+        ours = f"{paged.rate:.2f} requests/s, {_times(paged.rate, oracle.rate)} Orca (Oracle)"
+        rows.append(Row(what, f"{paper} times" if paper else "", ours, paged.rate / oracle.rate))
+    rates = Figure("Figure 14: rates with several outputs, OPT-13B, alpaca", rows)
+    return [rates, _saved(pool, minutes, cases[1:])]
+
+
+def _saved(pool: Map, minutes: float, cases: Sequence[tuple[str, Way]]) -> Figure:
+    """Figure 15: at a rate at which the pool is full."""
+    setting = paper_setting("opt-13b")
+    jobs = [
+        Run(PAGED, workload, setting, minutes / 4, rate=published.BATCHED_RATES[workload], way=way)
+        for workload in published.BATCHED_RATES
+        for _, way in cases
+    ]
+    shares = iter([100 * outcome.saved_by_sharing for outcome in pool(run, jobs)])
+    rows = []
+    for workload in published.BATCHED_RATES:
+        for name in ("parallel sampling", "beam search"):
+            ours = list(islice(shares, len(WIDTHS)))
+            text = ", ".join(f"{share:.1f}" for share in ours)
+            rows.append(Row(f"{workload}, {name} of 2, 4, 6", published.SAVED[workload, name], text, ours))
+    return Figure("Figure 15: blocks saved by sharing, in percent", rows)
+
+
+def shared_prefix(pool: Map, minutes: float) -> Figure:
+    """Figure 16: all prompts begin with the same examples, LLaMA-13B."""
+    plain = paper_setting("llama-13b")
+    jobs = [
+        Run(
+            system,
+            "translation",
+            replace(plain, enable_prefix_caching=system == PAGED),
+            minutes,
+            prefix=prefix,
+        )
+        for prefix in published.RATES_PREFIX
+        for system in (PAGED, "orca-oracle")
+    ]
+    found = list(pool(run, jobs))
+    rows = []
+    for prefix, paged, oracle in zip(published.RATES_PREFIX, found[::2], found[1::2], strict=True):
+        ours = f"{_times(paged.rate, oracle.rate)} ({paged.rate:.1f} against {oracle.rate:.1f} requests/s)"
+        paper = f"{published.RATES_PREFIX[prefix]} times"
+        rows.append(Row(f"a prefix of {prefix} tokens", paper, ours, paged.rate / oracle.rate))
+    remark = (
+        "The paper gives no lengths of its translations; ours are log-normal with means of 40 and 45 tokens."
+    )
+    return Figure("Figure 16: a shared prefix, against Orca (Oracle)", rows, remark)
+
+
+def chat(pool: Map, minutes: float) -> Figure:
+    """Figure 17: prompts of up to 1,024 tokens of conversation."""
+    setting = paper_setting("opt-13b")
+    systems = (PAGED, *ORCAS)
+    found = list(pool(run, [Run(system, "chat", setting, minutes) for system in systems]))
+    rows = []
+    for system, each in zip(systems[1:], found[1:], strict=True):
+        ours = f"{_times(found[0].rate, each.rate)} ({found[0].rate:.2f} against {each.rate:.2f} requests/s)"
+        name = published.SYSTEM_NAMES[system]
+        rows.append(Row(f"against {name}", f"{published.RATE_CHAT:g} times", ours, found[0].rate / each.rate))
+    return Figure("Figure 17: chat, OPT-13B", rows)
+
+
+def block_sizes(pool: Map, minutes: float, slowdown: dict[int, float]) -> Figure:
+    """Figure 18b: rates by block size, with a kernel that is as slow on small blocks as ours is here."""
+    jobs = [
+        Run(PAGED, workload, _with_blocks(size, slowdown), minutes)
+        for workload in WORKLOADS
+        for size in BLOCK_SIZES
+    ]
+    rates = iter([found.rate for found in pool(run, jobs)])
+    rows = []
+    for workload in WORKLOADS:
+        ours = dict(zip(BLOCK_SIZES, islice(rates, len(BLOCK_SIZES)), strict=True))
+        best = max(ours.values())
+        text = ", ".join(f"{size}: {rate / best:.0%}" for size, rate in ours.items())
+        rows.append(Row(workload, published.GOOD_BLOCK_SIZES[workload], text, ours))
+    return Figure("Figure 18b: sustained rate by block size, of the best", rows)
+
+
+def _with_blocks(size: int, slowdown: dict[int, float]) -> Setting:
+    return paper_setting("opt-13b", block_size=size, attention_slowdown=slowdown[size])
+
+
+def swap_or_recompute(pool: Map, minutes: float) -> list[Figure]:
+    """Figure 19: a sequence of 256 tokens moved out and back, or computed again, and the whole served."""
+    shape = KNOWN["opt-13b"]
+    rows = []
+    for size in BLOCK_SIZES:
+        num_blocks = -(-256 // size)
+        ours = []
+        for copies in (1, 2 * shape.num_layers):
+            cost = paper_setting("opt-13b", block_size=size, copies_per_block=copies).cost
+            ours.append(2000 * num_blocks * cost.swap_seconds)
+        again = 1000 * cost.forward_seconds(256, 1, 256, 256 * 256)
+        text = (
+            f"{ours[0]:.0f} ms in one piece a block, {ours[1]:.0f} ms in {copies}; recomputed {again:.0f} ms"
+        )
+        rows.append(Row(f"blocks of {size}", "", text, [*ours, again]))
+    remark = (
+        f"A transfer starts {1e6 * TRANSFER_SECONDS:.0f} us late, so small ones are slow. The paper's blocks "
+        "lay in one tensor a layer for K and one for V, 80 transfers each; ours are one piece."
+    )
+    return [Figure("Figure 19a: 256 tokens out and in, or recomputed", rows, remark), _served(pool, minutes)]
+
+
+def _served(pool: Map, minutes: float) -> Figure:
+    """Figure 19b: the rate sustained either way."""
+    host = 12 << 30
+    ways = {"swap": host, "recompute": 0}
+    jobs = [
+        Run(PAGED, "sharegpt", _swapping(size, host_bytes), minutes)
+        for size in BLOCK_SIZES
+        for host_bytes in ways.values()
+    ]
+    found = list(pool(run, jobs))
+    rows = []
+    for size, swap, again in zip(BLOCK_SIZES, found[::2], found[1::2], strict=True):
+        paper = "comparable" if 16 <= size <= 64 else ""
+        ours = f"swap {swap.rate:.2f}, recompute {again.rate:.2f} requests/s"
+        rows.append(Row(f"blocks of {size}", paper, ours, [swap.rate, again.rate]))
+    remark = "With 80 transfers a block, as in the paper's layout."
+    return Figure("Figure 19b: rate with swap and with recomputation, OPT-13B, sharegpt", rows, remark)
+
+
+def _swapping(size: int, host_bytes: int) -> Setting:
+    copies = 2 * KNOWN["opt-13b"].num_layers
+    return paper_setting("opt-13b", block_size=size, host_bytes=host_bytes, copies_per_block=copies)

@@ -1,0 +1,141 @@
+"""What a model weighs and what a token of it leaves in the cache, from its shape alone.
+
+The models of the paper's Table 1 and a few of today are known by name; any other is read from its
+config.json, and its parameters are counted on a model without memory.
+Page: docs/concepts/kv_cache.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import InvalidConfigError
+from ..reference.kv_cache_size import bytes_per_token
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelShape:
+    """A decoder-only transformer. Lengths are in tokens, `bytes_per_value` is of weights, keys and values.
+
+    `window` tokens are all that `num_window_layers` of the layers look back on (sliding-window attention).
+    """
+
+    name: str
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    hidden_size: int
+    num_parameters: int
+    max_model_len: int
+    bytes_per_value: int = 2
+    window: int | None = None
+    num_window_layers: int = 0
+
+    @property
+    def weight_bytes(self) -> int:
+        """What all parameters take."""
+        return self.num_parameters * self.bytes_per_value
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Bytes of K and V that one token leaves in all layers (paper section 3)."""
+        return bytes_per_token(self.num_layers, self.num_kv_heads, self.head_dim, self.bytes_per_value)
+
+    def bytes_read(self, num_tokens: int) -> int:
+        """Bytes of K and V that attention reads for one new token with a context of `num_tokens`.
+
+        A layer with a window reads no more than that. The pool keeps what is behind it nevertheless.
+        """
+        if self.window is None or num_tokens <= self.window:
+            return num_tokens * self.bytes_per_token
+        per_layer = self.bytes_per_token // self.num_layers
+        num_full_layers = self.num_layers - self.num_window_layers
+        return per_layer * (num_full_layers * num_tokens + self.num_window_layers * self.window)
+
+
+def _shape(name: str, sizes: str, num_parameters: float, max_model_len: int) -> ModelShape:
+    layers, heads, kv_heads, head_dim = map(int, sizes.split())
+    return ModelShape(
+        name=name,
+        num_layers=layers,
+        num_heads=heads,
+        num_kv_heads=kv_heads,
+        head_dim=head_dim,
+        hidden_size=heads * head_dim,
+        num_parameters=int(num_parameters),
+        max_model_len=max_model_len,
+    )
+
+
+# Layers, query heads, KV heads, head_dim; parameters; the longest sequence. In 16 bits a value.
+KNOWN = {
+    shape.name: shape
+    for shape in (
+        _shape("opt-13b", "40 40 40 128", 12_853_473_280, 2048),
+        _shape("opt-66b", "64 72 72 128", 65_719_701_504, 2048),
+        _shape("opt-175b", "96 96 96 128", 174_604_468_224, 2048),
+        _shape("llama-13b", "40 40 40 128", 13_015_864_320, 2048),
+        _shape("llama-3-8b", "32 32 8 128", 8_030_261_248, 8192),
+        _shape("llama-3-70b", "80 64 8 128", 70_553_706_496, 8192),
+    )
+}
+
+
+def find_shape(model: str) -> ModelShape:
+    """The shape of a model that is known by name, or of a config.json, or a folder with one.
+
+    Raises InvalidConfigError for any other.
+    """
+    if model.lower() in KNOWN:
+        return KNOWN[model.lower()]
+    path = Path(model)
+    if path.is_dir():
+        path = path / "config.json"
+    if not path.is_file():
+        raise InvalidConfigError(
+            f"model={model!r} is neither a config.json, or a folder with one, nor one of {', '.join(KNOWN)}"
+        )
+    return _read_shape(path)
+
+
+def _read_shape(path: Path) -> ModelShape:
+    """Let transformers read the file, which knows what each architecture calls its sizes."""
+    import torch
+    import transformers
+
+    try:
+        config: Any = transformers.AutoConfig.from_pretrained(path)
+        with torch.device("meta"):
+            model = transformers.AutoModelForCausalLM.from_config(config)
+        text = config.get_text_config()
+        heads = int(text.num_attention_heads)
+        hidden = int(text.hidden_size)
+        layers = int(text.num_hidden_layers)
+        kv_heads = int(getattr(text, "num_key_value_heads", None) or heads)
+        window, num_window_layers = _window(text, layers)
+        return ModelShape(
+            name=path.parent.name if path.name == "config.json" and path.parent.name else path.stem,
+            num_layers=layers,
+            num_heads=heads,
+            num_kv_heads=1 if getattr(text, "multi_query", False) else kv_heads,
+            head_dim=int(getattr(text, "head_dim", None) or hidden // heads),
+            hidden_size=hidden,
+            num_parameters=sum(weights.numel() for weights in model.parameters()),
+            max_model_len=int(text.max_position_embeddings),
+            window=window,
+            num_window_layers=num_window_layers,
+        )
+    except Exception as error:  # whatever transformers finds wrong with it
+        raise InvalidConfigError(f"model={str(path)!r}: {str(error).splitlines()[0]}") from error
+
+
+def _window(text: Any, num_layers: int) -> tuple[int | None, int]:
+    """The window of sliding-window attention, and how many layers have it."""
+    window = getattr(text, "sliding_window", None)
+    if not window or getattr(text, "use_sliding_window", True) is False:
+        return None, 0
+    kinds = getattr(text, "layer_types", None) or ["sliding_attention"] * num_layers
+    return int(window), kinds.count("sliding_attention")

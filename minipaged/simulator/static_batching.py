@@ -1,0 +1,59 @@
+"""FasterTransformer's way (paper section 6.1): batches that begin and end together, padded to the longest.
+
+As many requests as fit with the longest sequence each are taken in order of arrival. Those that end early
+are computed on, and wait, until the last has ended; whoever arrives meanwhile waits too.
+Page: docs/concepts/continuous_batching.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..errors import InvalidConfigError
+from .cost_model import CostModel
+from .simulation import Outcome
+from .workload import Lengths
+
+
+def simulate_static_batches(
+    arrivals: Iterator[tuple[float, Lengths]], num_slots: int, max_model_len: int, cost: CostModel
+) -> Outcome:
+    """Serve all of `arrivals` in batches of num_slots // max_model_len. Raises InvalidConfigError for 0."""
+    batch_size = num_slots // max_model_len
+    if batch_size < 1:
+        raise InvalidConfigError(f"{num_slots} slots hold no sequence of max_model_len={max_model_len}")
+    outcome = Outcome(num_slots)
+    clock = 0.0
+    upcoming = next(arrivals, None)
+    while upcoming is not None:
+        clock = max(clock, upcoming[0])
+        batch: list[tuple[float, Lengths]] = []
+        while upcoming is not None and upcoming[0] <= clock and len(batch) < batch_size:
+            batch.append(upcoming)
+            upcoming = next(arrivals, None)
+        clock = _serve(batch, clock, cost, outcome)
+    outcome.seconds = clock
+    return outcome
+
+
+def _serve(batch: list[tuple[float, Lengths]], clock: float, cost: CostModel, outcome: Outcome) -> float:
+    """One batch from its prompts to its longest answer; returns when it has ended."""
+    width, prompt = len(batch), max(lengths.prompt for _, lengths in batch)
+    start = clock
+    clock += cost.forward_seconds(width * prompt, width, width * prompt, width * prompt * prompt)
+    first = clock
+    num_decodes = max(lengths.output for _, lengths in batch) - 1
+    # A decode step takes a constant and so much for every token of context: the sum of a series.
+    begin, *_, end = (
+        cost.forward_seconds(width, width, width * context, width * context)
+        for context in (prompt + 1, prompt + 1, prompt + max(num_decodes, 1))
+    )
+    clock += num_decodes * (begin + end) / 2
+    for arrival, lengths in batch:
+        outcome.end(clock - arrival, first - arrival, lengths.output)
+        outcome.num_prompt_tokens += lengths.prompt
+    outcome.num_steps += 1 + num_decodes
+    outcome.peak_running = max(outcome.peak_running, width)
+    outcome._running_seconds += width * (clock - start)
+    outcome._busy_seconds += clock - start
+    return clock

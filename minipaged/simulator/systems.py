@@ -1,0 +1,172 @@
+"""The systems that are compared, and what rate each sustains: paging, Orca's three ways to reserve, batches.
+
+All run over the same trace, with the same cost model and, but for static batches, the same scheduler.
+Page: docs/paper.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ..block_manager import BlockManager
+from ..errors import InvalidConfigError
+from ..reference import contiguous
+from ..reference.kv_cache_size import blocks_that_fit
+from ..scheduler import Scheduler
+from .cost_model import CostModel, Server
+from .model_shape import ModelShape
+from .reserved_memory import ReservedMemory
+from .simulation import ONE_SAMPLE, Outcome, Way, simulate
+from .static_batching import simulate_static_batches
+from .workload import Lengths, poisson
+
+POLICIES = {
+    "orca-oracle": contiguous.oracle,
+    "orca-pow2": contiguous.power_of_two,
+    "orca-max": contiguous.maximum,
+}
+PAGED, STATIC = "paged", "static"
+SYSTEMS = (PAGED, *POLICIES, STATIC)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """A model on a server, and the settings of the engine. Lengths are in tokens, host memory in bytes."""
+
+    shape: ModelShape
+    server: Server
+    max_model_len: int
+    block_size: int = 16
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int = 2560
+    enable_prefix_caching: bool = False
+    host_bytes: int = 0  # to swap to
+    attention_slowdown: float = 1.0  # see CostModel
+    copies_per_block: int = 1
+
+    def __post_init__(self) -> None:
+        if self.num_slots < self.max_model_len:
+            raise InvalidConfigError(
+                f"{self.server.kv_bytes} bytes hold {self.num_slots} tokens of {self.shape.name}, "
+                f"max_model_len={self.max_model_len} is more"
+            )
+
+    @property
+    def num_slots(self) -> int:
+        """Tokens whose K and V the memory holds."""
+        return self.server.kv_bytes // self.shape.bytes_per_token
+
+    @property
+    def num_blocks(self) -> int:
+        """Whole blocks that the memory holds."""
+        return blocks_that_fit(self.server.kv_bytes, self.block_size, self.shape.bytes_per_token)
+
+    @property
+    def cost(self) -> CostModel:
+        """What a step takes."""
+        return CostModel(
+            self.shape,
+            self.server,
+            self.block_size,
+            attention_slowdown=self.attention_slowdown,
+            copies_per_block=self.copies_per_block,
+        )
+
+    def memory(self, system: str) -> BlockManager:
+        """The memory of a system: blocks, or slots that are reserved."""
+        if system != PAGED:
+            return ReservedMemory(self.num_slots, self.max_model_len, POLICIES[system])
+        return BlockManager(
+            self.num_blocks,
+            self.block_size,
+            num_host_blocks=blocks_that_fit(self.host_bytes, self.block_size, self.shape.bytes_per_token),
+            enable_prefix_caching=self.enable_prefix_caching,
+        )
+
+    def scheduler(self, system: str) -> Scheduler:
+        """The engine's scheduler over that memory."""
+        return Scheduler(
+            self.memory(system),
+            max_num_seqs=self.max_num_seqs,
+            max_num_batched_tokens=self.max_num_batched_tokens,
+        )
+
+
+def serve(
+    system: str,
+    arrivals: Iterator[tuple[float, Lengths]],
+    setting: Setting,
+    way: Way = ONE_SAMPLE,
+    most: float = math.inf,
+) -> Outcome:
+    """Serve a trace; broken off where all normalized latencies together are above `most` seconds."""
+    if system == STATIC:
+        return simulate_static_batches(arrivals, setting.num_slots, setting.max_model_len, setting.cost)
+    return simulate(arrivals, setting.scheduler(system), setting.cost, way, most=most)
+
+
+class Point(NamedTuple):
+    """A rate that was tried, in requests a second, and the normalized latency, which may be broken off."""
+
+    rate: float
+    latency: float
+
+
+class Sustained(NamedTuple):
+    """The highest rate within a target, how many requests then run at once, and all that was tried."""
+
+    rate: float
+    mean_running: float
+    points: list[Point]
+
+
+def sustained_rate(
+    system: str,
+    trace: Callable[[float], Sequence[Lengths]],
+    setting: Setting,
+    target: float,
+    way: Way = ONE_SAMPLE,
+    num_halvings: int = 6,
+) -> Sustained:
+    """The highest rate at which the mean normalized latency is at most `target` seconds a token.
+
+    trace: the requests to come at a rate. First the rate is doubled from far below until it is too much,
+    then what is between is halved so many times, in equal ratios. Rate 0 where not even a slow one will do.
+    """
+    points: list[Point] = []
+    best = Sustained(0.0, 0.0, points)
+
+    def within(rate: float) -> bool:
+        nonlocal best
+        lengths = trace(rate)
+        most = target * len(lengths)
+        outcome = serve(system, poisson(lengths, rate), setting, way, most)
+        latency = sum(outcome.normalized) / len(lengths)
+        points.append(Point(rate, latency))
+        if latency > target:
+            return False
+        if rate > best.rate:
+            best = Sustained(rate, outcome.mean_running, points)
+        return True
+
+    low = 1 / 64
+    while within(low):
+        low *= 2
+    if best.rate == 0.0:
+        return best
+    high, low = low, low / 2
+    for _ in range(num_halvings):
+        middle = math.sqrt(low * high)
+        if within(middle):
+            low = middle
+        else:
+            high = middle
+    return best
+
+
+def saturated(system: str, lengths: Sequence[Lengths], setting: Setting, way: Way = ONE_SAMPLE) -> Outcome:
+    """All requests at once: the pool is as full as a system can make it, until the queue is empty."""
+    return serve(system, ((0.0, each) for each in lengths), setting, way)

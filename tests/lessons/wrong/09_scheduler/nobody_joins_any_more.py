@@ -1,0 +1,23 @@
+"""After a preemption nobody joins until all who run have ended.
+
+Words: stays away in the step that preempted it, no longer
+"""
+
+from minipaged.scheduler import Schedule, _is_prefill
+from minipaged.scheduler import Scheduler as Right
+
+
+class Scheduler(Right):
+    closed = False
+
+    def schedule(self, step=None):
+        step = Schedule() if step is None else step
+        self._reserve_slots(step)
+        budget = self.max_num_batched_tokens
+        for request in sorted(self.running, key=_is_prefill):
+            budget -= self._add_rows(step, request, budget)
+        self.closed = bool(self.running and (self.closed or step.preempted))
+        if not self.closed:
+            self._resume_and_admit(step, budget)
+        step.rows.sort(key=lambda row: row.stop - row.start > 1)
+        return step

@@ -1,0 +1,20 @@
+"""A chunk that reaches the end of the prompt samples, though tokens sampled before follow.
+
+Words: the prompt ends before the tokens do
+"""
+
+from minipaged.scheduler import Row
+from minipaged.scheduler import Scheduler as Right
+
+
+class Scheduler(Right):
+    def _add_rows(self, step, request, budget):
+        used = 0
+        for sequence in request.unfinished:
+            num_tokens = min(sequence.num_uncomputed_tokens, budget - used)
+            if num_tokens > 0:
+                start = sequence.num_computed_tokens
+                stop = start + num_tokens
+                step.rows.append(Row(request, sequence, start, stop, stop >= sequence.num_prompt_tokens))
+                used += num_tokens
+        return used
