@@ -101,19 +101,16 @@ def prefill_attention(
     """Causal attention of a ragged batch of last tokens over their paged contexts (paper section 4.3).
 
     Row i of sequence s is the token at position context_lengths[s] - query_length + i, so that a chunk of a
-    prompt sees the chunks before it.
+    prompt sees the chunks before it. The arguments that are not named below, and what is raised, are those of
+    `decode_attention`.
 
     Args:
         queries: [total_tokens, num_heads, head_dim], the sequences' rows one after the other.
         query_starts: int32 [batch + 1], first row of each sequence, and the total; lengths of 0 are allowed.
         max_query_length: no sequence has more rows; None takes total_tokens. A host number, for the grid.
-        The other arguments are those of `decode_attention`.
 
     Returns:
         [total_tokens, num_heads, head_dim] in the dtype of `queries`; zeros for rows of no sequence.
-
-    Raises:
-        As `decode_attention`.
     """
     check_inputs(queries, key_cache, value_cache, block_tables, context_lengths, window, softcap)
     window = _effective_window(window, block_tables, key_cache)

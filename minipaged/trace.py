@@ -22,6 +22,7 @@ from .scheduler import Schedule
 
 VERSION = 1
 VIEW = Path(__file__).parent / "view"
+SCRIPTS = ("replay.js", "block_view.js")  # in the order in which a page needs them
 NUMBERED = re.compile(r"\.[0-9]+$")
 
 
@@ -116,7 +117,7 @@ def write_page(trace: str, path: Path, title: str) -> None:
     parts = {
         "TITLE": title.replace("&", "&amp;").replace("<", "&lt;"),
         "STYLE": (VIEW / "block_view.css").read_text(encoding="utf-8"),
-        "SCRIPT": (VIEW / "block_view.js").read_text(encoding="utf-8"),
+        "SCRIPT": "".join((VIEW / name).read_text(encoding="utf-8") for name in SCRIPTS),
         "TRACE": trace.replace("<", "\\u003c"),  # nothing in it may end the script that holds it
     }
     # In one go, so that a title that looks like a placeholder is none.

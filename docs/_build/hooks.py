@@ -19,14 +19,20 @@ from __future__ import annotations
 
 import html
 import json
+import logging
+import os
 import re
 import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+from mkdocs.utils import CountHandler
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -39,14 +45,37 @@ import sources  # noqa: E402
 
 from minipaged.course.manifest import Course, Lesson  # noqa: E402
 
+BEGUN = time.time()
 COURSE = Course(ROOT / "lessons")
 MODULES = HERE / "node_modules"
 PYODIDE = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json")
 DIRECTIVE = re.compile(r"^\{\{ (\w+)(?: (.*?))? \}\}$", re.MULTILINE)
+CODE_LINE = re.compile(
+    r'(?P<opening><span id="__span-\d+-\d+")(?P<start>>(?:<a [^>]*></a>)?'
+    r'(?:<span class="w">)?(?P<indent> *)(?:</span>)?(?:<span class="(?P<kind>\w+)">)?(?P<more> *))'
+)
+BROKEN = {"sd": 0, "c1": 2}  # how much further in a broken line goes on: docstrings and comments; code 4
 CELL = re.compile(r"^```python cell\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 ABBREVIATION = re.compile(
     r"(?P<heading><h[1-6][ >].*?</h[1-6]>)|<abbr title=\"(?P<text>[^\"]*)\">(?P<term>.*?)</abbr>", re.DOTALL
 )
+
+
+def on_startup(command: str, dirty: bool) -> None:
+    """Under --quiet warnings would not be logged, and what is not logged does not fail a --strict build."""
+    logger = logging.getLogger("mkdocs")
+    logger.setLevel(min(logger.level, logging.WARNING))
+
+
+def on_post_build(config: Any) -> None:
+    """Note when a build of site/ began that had nothing to warn of: the tests need no other one then."""
+    if Path(config.site_dir) != ROOT / "site":
+        return
+    outputs.BUILT.unlink(missing_ok=True)
+    counters = [each for each in logging.getLogger("mkdocs").handlers if isinstance(each, CountHandler)]
+    if counters and not any(each.get_counts() for each in counters):
+        outputs.BUILT.touch()
+        os.utime(outputs.BUILT, (BEGUN, BEGUN))
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -60,7 +89,7 @@ def on_files(files: Files, config: Any) -> Files:
     add(files, config, "assets/katex/katex.min.js", katex / "katex.min.js")
     for font in sorted(katex.glob("fonts/*.woff2")):
         add(files, config, f"assets/katex/fonts/{font.name}", font)
-    for name in ("block_view.js", "block_view.css"):
+    for name in ("replay.js", "block_view.js", "block_view.css"):
         add(files, config, f"assets/{name}", ROOT / "minipaged" / "view" / name)
     for path in sorted([*outputs.TRACES.glob("*.jsonl"), *outputs.FIGURES.glob("*.svg")]):
         add(files, config, f"assets/made/{path.name}", path)
@@ -92,9 +121,20 @@ def on_page_markdown(markdown: str, page: Page, config: Any, files: Files) -> st
 
 
 def on_page_content(html: str, page: Page, config: Any, files: Files) -> str:
-    """Lines of a source page are known by number: allocator.html#L71. A term is explained once a page."""
+    """Lines of a source page are known by number: allocator.html#L71. A term is explained once a page.
+
+    Lines of listings know where they go on when a narrow column breaks them.
+    """
     html = _first_mentions(html)
+    if 'class="listing"' in html:
+        html = CODE_LINE.sub(_hanging, html)
     return html.replace("__codelineno-0-", "L") if page.file.src_uri.startswith("source/") else html
+
+
+def _hanging(line: re.Match[str]) -> str:
+    """The beginning of a line of code, with the column where it goes on if it is broken."""
+    column = len(line["indent"] + line["more"]) + BROKEN.get(line["kind"], 4)
+    return f'{line["opening"]} style="--hang:{column}ch"{line["start"]}'
 
 
 def _first_mentions(html: str) -> str:
@@ -150,7 +190,8 @@ class Here:
         """One listing of a file of the repository."""
         code, line = sources.find(ROOT / file, name)
         target = f"{self.up}source/{file.removesuffix('.py')}.md#L{line}"
-        return f"{sources.fenced('python', code)}\n\n[{file}, line {line}]({target}){{ .source }}"
+        listing = f'<div class="listing" markdown>\n\n{sources.fenced("python", code)}\n\n</div>'
+        return f"{listing}\n\n[{file}, line {line}]({target}){{ .source }}"
 
     def make_trace(self, rest: str) -> str:
         """The block view of a recorded run."""
@@ -187,16 +228,16 @@ class Here:
     def make_lessons(self, rest: str) -> str:
         """The course, from its manifest."""
         rows = [
-            "| | Lesson | You write | Minutes | Runs on | Page |",
-            "| --- | --- | --- | --- | --- | --- |",
+            "| | Lesson | You write | Minutes | Runs on |",
+            "| --- | --- | --- | --- | --- |",
         ]
         for each in COURSE.lessons:
-            page = f"[{Path(each.page).stem.replace('_', ' ')}]({self.up}{each.page.removeprefix('docs/')})"
-            title = f"**{each.title}**<br>{each.concept}"
+            page = f"{self.up}{each.page.removeprefix('docs/')}"
+            title = f"**[{each.title}]({page})**<br>{each.concept}"
             rows.append(
-                f"| {each.number} | {title} | {_names(each)} | {each.minutes} | {each.runs_on} | {page} |"
+                f"| {each.number} | {title} | {_briefly(each.write)} | {each.minutes} | {each.runs_on} |"
             )
-        return "\n".join(rows)
+        return '<div class="lessons" markdown>\n\n' + "\n".join(rows) + "\n\n</div>"
 
     def cell(self, code: str) -> str:
         """A cell that runs in the browser, and what it prints."""
@@ -217,6 +258,22 @@ class Here:
 
 def _names(lesson: Lesson) -> str:
     return ", ".join(f"`{name}`" for name in lesson.write)
+
+
+def _briefly(names: Sequence[str], most: int = 3) -> str:
+    """The first names, the methods of a class as one, and how many more there are."""
+    counts = Counter(name.partition(".")[0] for name in names if "." in name)
+    whole = dict.fromkeys(name.partition(".")[0] for name in names)
+    parts = [
+        f"`{name}`" + (f" ({_number(counts[name], 'method')})" if counts[name] else "") for name in whole
+    ]
+    if len(parts) <= most:
+        return ", ".join(parts)
+    return f"{', '.join(parts[: most - 1])} and {len(parts) - most + 1} more"
+
+
+def _number(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _literal(text: str) -> str:

@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[2]
 MADE = Path(__file__).parent / "made"
 TRACES = MADE / "traces"
 FIGURES = MADE / "figures"
+BUILT = MADE / "built"  # its time is when the build of site/ began
 SOURCES = ("minipaged", "reference", "kernels", "lessons")
 
 
@@ -55,7 +56,7 @@ def of_command(command: str) -> str:
     if not kept.is_file():
         words = shlex.split(command)
         programs = {"minipaged": ["-m", "minipaged"], "pytest": ["-m", "pytest"]}
-        environment = os.environ | {"COLUMNS": "100", "NO_COLOR": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+        environment = os.environ | {"COLUMNS": "86", "NO_COLOR": "1", "PYTHONDONTWRITEBYTECODE": "1"}
         done = subprocess.run(
             [sys.executable, *programs[words[0]], *words[1:]],
             cwd=ROOT, env=environment, capture_output=True, text=True, check=False,

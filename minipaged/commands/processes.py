@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import multiprocessing
+import signal
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,10 +16,17 @@ Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 
 @contextmanager
 def processes(count: int) -> Iterator[Map]:
-    """A `map` over `count` processes, with one thread each; with 1, the plain one."""
+    """A `map` over `count` processes, with one thread each; with 1, the plain one.
+
+    Whatever ends the block ends them, an interruption too.
+    """
     if count == 1:
         yield map
         return
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(count, context, torch.set_num_threads, (1,)) as pool:
-        yield pool.map
+    with multiprocessing.get_context("spawn").Pool(count, _begin) as pool:
+        yield partial(pool.map, chunksize=1)
+
+
+def _begin() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent's to handle
+    torch.set_num_threads(1)

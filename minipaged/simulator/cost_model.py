@@ -126,12 +126,15 @@ class CostModel:
         """All of a step: its moves, and its forward pass."""
         num_tokens = num_context = num_pairs = 0
         for _, _, start, stop, _ in step.rows:
-            num_tokens += stop - start
-            context = stop
-            if self.shape.window is not None:
+            num_new = stop - start
+            num_tokens += num_new
+            if self.shape.window is None:
+                num_context += stop
+                num_pairs += num_new * (start + stop + 1) // 2  # a token attends to those up to itself
+            else:
                 context = self.shape.bytes_read(stop) // self.shape.bytes_per_token
-            num_context += context
-            num_pairs += (stop - start) * context
+                num_context += context
+                num_pairs += num_new * context
         seconds = self.move_seconds(step)
         if num_tokens:
             seconds += self.forward_seconds(num_tokens, len(step.rows), num_context, num_pairs)

@@ -7,6 +7,7 @@ Page: docs/concepts/kv_cache.md.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -113,14 +114,14 @@ def _read_shape(path: Path) -> ModelShape:
         text = config.get_text_config()
         heads = int(text.num_attention_heads)
         hidden = int(text.hidden_size)
-        layers = int(text.num_hidden_layers)
-        kv_heads = int(getattr(text, "num_key_value_heads", None) or heads)
+        layers = _num_layers(path, text)
+        kv_heads = _num_kv_heads(text, heads)
         window, num_window_layers = _window(text, layers)
         return ModelShape(
             name=path.parent.name if path.name == "config.json" and path.parent.name else path.stem,
             num_layers=layers,
             num_heads=heads,
-            num_kv_heads=1 if getattr(text, "multi_query", False) else kv_heads,
+            num_kv_heads=kv_heads,
             head_dim=int(getattr(text, "head_dim", None) or hidden // heads),
             hidden_size=hidden,
             num_parameters=sum(weights.numel() for weights in model.parameters()),
@@ -130,6 +131,24 @@ def _read_shape(path: Path) -> ModelShape:
         )
     except Exception as error:  # whatever transformers finds wrong with it
         raise InvalidConfigError(f"model={str(path)!r}: {str(error).splitlines()[0]}") from error
+
+
+def _num_layers(path: Path, text: Any) -> int:
+    """Layers as the file has them: where it says nothing, transformers takes some model's number."""
+    given: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    given = given.get("text_config", given)
+    name = text.attribute_map.get("num_hidden_layers", "num_hidden_layers")
+    if not {name, "num_hidden_layers"} & given.keys() or text.num_hidden_layers < 1:
+        raise ValueError(f"{name} must be given, the number of layers, 1 or more")
+    return int(text.num_hidden_layers)
+
+
+def _num_kv_heads(text: Any, num_heads: int) -> int:
+    """Heads that are stored. Falcon has names of its own, and "multi_query" may go with groups there."""
+    if getattr(text, "multi_query", False) and not getattr(text, "new_decoder_architecture", False):
+        return 1
+    found = getattr(text, "num_key_value_heads", None) or getattr(text, "num_kv_heads", None)
+    return int(found or num_heads)
 
 
 def _window(text: Any, num_layers: int) -> tuple[int | None, int]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence as SequenceOf
 
 from ..block_manager import BlockManager
+from ..errors import InvalidConfigError
 from ..reference.allocator import OutOfBlocksError
 from ..reference.contiguous import ContiguousCache, Policy, SlotUsage
 from ..reference.slot_allocator import BuddyAllocator, OutOfSlotsError
@@ -27,7 +28,12 @@ class ReservedMemory(BlockManager):
 
     def expect(self, sequence: Sequence, num_output_tokens: int) -> None:
         """Tell the oracle. The last token generated ends its request: nothing reads its K and V."""
-        self._final_lengths[sequence] = sequence.num_prompt_tokens + num_output_tokens - 1
+        final = sequence.num_prompt_tokens + num_output_tokens - 1
+        if final >= self.max_model_len:
+            raise InvalidConfigError(
+                f"a request of {final + 1} tokens is longer than max_model_len={self.max_model_len}"
+            )
+        self._final_lengths[sequence] = final
 
     def admit(self, sequences: SequenceOf[Sequence], num_spare_blocks: int = 0) -> int:
         """Reserve a piece for every sequence of a group, or for none: then OutOfBlocksError."""

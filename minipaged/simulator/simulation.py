@@ -10,11 +10,13 @@ import math
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from ..beam_search import BeamSearch
 from ..block_manager import BlockManager
 from ..decoding import fan_out, follow
+from ..errors import InvalidConfigError
 from ..reference.contiguous import SlotUsage
 from ..request import Request
 from ..request import Sequence as RequestSequence
@@ -121,15 +123,24 @@ def simulate(
 ) -> Outcome:
     """Serve all of `arrivals`, (seconds, lengths) in order of time, until the last has ended.
 
-    observe: called with every step, before it counts as computed. most: where the normalized latencies sum
-    up to more, whoever asks knows enough, and the rest is left.
+    observe: called with every step, before it counts as computed. Raises InvalidConfigError for a way of
+    which no step can hold a request. most: where the normalized latencies sum up to more, whoever asks knows
+    enough, and the rest is left.
     """
+    if not 1 <= way.width <= scheduler.max_num_running or any(len(search) < 2 for search in way.searches):
+        raise InvalidConfigError(
+            f"width must be from 1 to the {scheduler.max_num_running} sequences of a step, got {way.width}, "
+            "and a recorded search at least two steps long"
+        )
     outcome = Outcome(scheduler.blocks.num_blocks * scheduler.blocks.block_size)
     clock, seconds_since_look, number = 0.0, 0.0, 0
+    last = -math.inf
     upcoming = next(arrivals, None)
     while outcome.sum_of_normalized <= most:
         while upcoming is not None and upcoming[0] <= clock:
-            scheduler.waiting.append(make_request(scheduler.blocks, number, *upcoming, way))
+            # The scheduler merges its queues by these, so that no two may come at the same time.
+            last = max(upcoming[0], math.nextafter(last, math.inf))
+            scheduler.waiting.append(make_request(scheduler.blocks, number, last, upcoming[1], way))
             upcoming, number = next(arrivals, None), number + 1
         step = scheduler.schedule()
         for request in step.outgrown:
@@ -192,8 +203,8 @@ def _no_text() -> Any:
 
 
 def _group_id(group: str) -> int:
-    """A token id that only this group's prefix has; those of requests are not negative."""
-    return -1 - int.from_bytes(group.encode()[:32], "big")
+    """A token id of 64 bits that only this group's prefix has: below those of requests and of samples."""
+    return -(1 << 32) - int.from_bytes(blake2b(group.encode(), digest_size=7).digest(), "big")
 
 
 def _new_sequence(blocks: BlockManager, token_ids: list[int], index: int) -> RequestSequence:
@@ -223,39 +234,47 @@ def _count(outcome: Outcome, step: Schedule, num_running: int, seconds: float) -
 def _advance(step: Schedule, scheduler: Scheduler, clock: float, outcome: Outcome, way: Way) -> None:
     """Every sequence whose tokens are all computed gets one more, or ends."""
     publish = scheduler.blocks.publish
-    groups: dict[Request, None] = {}
+    groups: dict[Request, list[RequestSequence]] = {}
     for request, sequence, _, stop, is_last_chunk in step.rows:
         publish(sequence, stop)
         if not is_last_chunk:
             continue
         if way.width > 1:
-            groups[request] = None
+            groups.setdefault(request, []).append(sequence)
             continue
         sequence.token_ids.append(0)
         if request.first_token_time is None:
             request.first_token_time = clock
         if len(sequence.token_ids) - sequence.num_prompt_tokens == request.max_tokens:
             _end(request, scheduler, clock, outcome)
-    for request in groups:
-        _advance_group(request, scheduler, clock, outcome, way)
+    for request, current in groups.items():
+        for sequence in _fork(request, current, scheduler.blocks, way):
+            sequence.token_ids.append(-1 - sequence.index)
+            if sequence.num_output_tokens == request.max_tokens:
+                sequence.finish_reason = "length"
+                scheduler.blocks.free(sequence)
+        if request.first_token_time is None:
+            request.first_token_time = clock
+        if not request.unfinished:
+            _end(request, scheduler, clock, outcome)
 
 
-def _advance_group(request: Request, scheduler: Scheduler, clock: float, outcome: Outcome, way: Way) -> None:
-    """The same for samples that fan out after the prompt, and for beams that follow a recorded search."""
-    done = request.sequences[0].num_output_tokens
-    if way.searches and not isinstance(scheduler.blocks, ReservedMemory):
-        search = way.searches[int(request.request_id) % len(way.searches)]
-        follow(
-            request, search[done if done < len(search) else 1 + done % (len(search) - 1)], scheduler.blocks
-        )
-    elif len(request.sequences) < way.width:
-        fan_out(request, scheduler.blocks)
-    for index, sequence in enumerate(request.sequences):
-        sequence.token_ids.append(-1 - index)
-    if request.first_token_time is None:
-        request.first_token_time = clock
-    if done + 1 == request.max_tokens:
-        _end(request, scheduler, clock, outcome)
+def _fork(
+    request: Request, current: list[RequestSequence], blocks: BlockManager, way: Way
+) -> list[RequestSequence]:
+    """The sequences that get a token: samples fan out after the prompt, beams follow a recorded search.
+
+    After a preemption some samples may be up to date before the others, and go on alone: those in `current`.
+    """
+    if way.searches and not isinstance(blocks, ReservedMemory):
+        done = request.sequences[0].num_output_tokens
+        if done + 1 < request.max_tokens:  # a search that ends forks nobody
+            search = way.searches[int(request.request_id) % len(way.searches)]
+            follow(request, search[done if done < len(search) else 1 + done % (len(search) - 1)], blocks)
+        return request.sequences
+    if len(request.sequences) < way.width:
+        return fan_out(request, blocks)
+    return sorted(current, key=lambda sequence: sequence.index)
 
 
 def _end(request: Request, scheduler: Scheduler, clock: float, outcome: Outcome) -> None:

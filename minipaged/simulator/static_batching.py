@@ -40,7 +40,7 @@ def _serve(batch: list[tuple[float, Lengths]], clock: float, cost: CostModel, ou
     """One batch from its prompts to its longest answer; returns when it has ended."""
     width, prompt = len(batch), max(lengths.prompt for _, lengths in batch)
     start = clock
-    clock += cost.forward_seconds(width * prompt, width, width * prompt, width * prompt * prompt)
+    clock += cost.forward_seconds(width * prompt, width, width * prompt, width * prompt * (prompt + 1) // 2)
     first = clock
     num_decodes = max(lengths.output for _, lengths in batch) - 1
     # A decode step takes a constant and so much for every token of context: the sum of a series.

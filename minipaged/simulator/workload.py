@@ -54,14 +54,21 @@ WORKLOADS = {
 
 
 def draw_lengths(workload: Workload, max_model_len: int, seed: int = 0) -> Iterator[Lengths]:
-    """Requests without end: log-normal lengths of 1 token or more, those beyond the limit drawn anew."""
+    """Requests without end: log-normal lengths of 1 token or more, those beyond the limit drawn anew.
+
+    Raises InvalidConfigError where hardly any is within the limit.
+    """
     rng = random.Random(seed)
     mu, sigma = zip(*((math.log(mean) - spread**2 / 2, spread) for mean, spread in workload), strict=True)
-    while True:
+    num_refused = 0
+    while num_refused < 1000:
         prompt = max(1, round(rng.lognormvariate(mu[0], sigma[0])))
         output = max(1, round(rng.lognormvariate(mu[1], sigma[1])))
+        num_refused += 1
         if prompt + output <= max_model_len:
+            num_refused = 0
             yield Lengths(prompt, output)
+    raise InvalidConfigError(f"max_model_len={max_model_len} is too short for requests of this workload")
 
 
 def read_lengths(path: Path, max_model_len: int) -> list[Lengths]:

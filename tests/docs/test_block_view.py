@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from minipaged.trace import VIEW
+from minipaged.trace import SCRIPTS, VIEW
 
 HOSTILE = "</script><img src=x onerror=alert(1)><!-- <script>"
 
@@ -128,9 +128,9 @@ def test_the_states_are_those_that_the_engine_had(
 ) -> None:
     life = live(name)
     shown = open_trace(life.trace).evaluate("""(trace) => {
-        const { run, states } = minipagedBlockView.replay(trace);
+        const { run, states } = minipagedReplay.replay(trace);
         return states.map((state) => {
-            const { users, counts } = minipagedBlockView.survey(run, state);
+            const { users, counts } = minipagedReplay.survey(run, state);
             return {
                 tables: [...state.tables.values()].map(
                     (t) => [t.request, t.name, t.blocks, t.host, t.tokens]),
@@ -417,7 +417,8 @@ def test_a_trace_that_cannot_be_read_is_named(trace: str, message: str, browser:
         '<div class="block-view" data-trace="#trace"></div><script type="x" id="trace"></script>'
     )
     page.evaluate("(trace) => (document.getElementById('trace').textContent = trace)", trace)
-    page.add_script_tag(path=VIEW / "block_view.js")
+    for name in SCRIPTS:
+        page.add_script_tag(path=VIEW / name)
     assert message in page.get_by_role("alert").inner_text()
     page.close()
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 import http.server
 import importlib.util
+import logging
 import os
 import re
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -41,11 +43,14 @@ LOADING = 60_000  # milliseconds, for 13 MB of Python to be compiled on a busy m
 
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the built site; built once, whatever the number of workers."""
+    """The folder of the built site: the one of `make docs` while it is as new as what it is made of, else
+    built once, whatever the number of workers."""
     needed = [BUILD / "node_modules" / "pyodide", AXE, BUILD / "made" / "traces" / "beams.jsonl",
               BUILD / "made" / "figures" / "waste.svg"]  # fmt: skip
     if importlib.util.find_spec("mkdocs") is None or not all(path.exists() for path in needed):
         pytest.skip("the site's tools, or what it is made of, are missing: make docs")
+    if is_built():
+        return ROOT / "site"
     shared = tmp_path_factory.getbasetemp()
     shared = shared.parent if "PYTEST_XDIST_WORKER" in os.environ else shared
     folder = shared / "site"
@@ -59,6 +64,18 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
             assert done.returncode == 0, done.stdout + done.stderr
             (folder / "built").touch()
     return folder
+
+
+def is_built() -> bool:
+    """Whether site/ was built without a warning, and nothing that it is made of has changed since."""
+    stamp = BUILD / "made" / "built"
+    if not stamp.is_file() or not (ROOT / "site" / "index.html").is_file():
+        return False
+    folders = [ROOT / name for name in ("docs", "minipaged", "reference", "kernels", "lessons", "benchmarks")]
+    inputs = [ROOT / "mkdocs.yml", *(path for folder in folders for path in folder.rglob("*"))]
+    ignored = {"node_modules", "made", "__pycache__"}
+    files = [path for path in inputs if path.is_file() and not ignored & set(path.parts)]
+    return max(path.stat().st_mtime for path in files) < stamp.stat().st_mtime
 
 
 class Html(HTMLParser):
@@ -126,7 +143,12 @@ def test_hover_texts_are_in_prose_and_not_in_code(site: Path) -> None:
 def hooks() -> ModuleType:
     """docs/_build/hooks.py as a module."""
     pytest.importorskip("mkdocs", reason="the site's tools are missing: make docs")
-    spec = importlib.util.spec_from_file_location("site_hooks", BUILD / "hooks.py")
+    return load("hooks")
+
+
+def load(name: str) -> ModuleType:
+    """A file of docs/_build as a module."""
+    spec = importlib.util.spec_from_file_location(f"site_{name}", BUILD / f"{name}.py")
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -182,6 +204,49 @@ def test_a_cell_prints_when_built_what_it_prints_and_stays_as_it_was_written(
     assert "\n" not in made.strip(), "a blank line would end the HTML, as Markdown has it"
 
 
+def test_a_quiet_build_still_counts_warnings(hooks: ModuleType) -> None:
+    logger = logging.getLogger("mkdocs")
+    level = logger.level
+    try:
+        logger.setLevel(logging.ERROR)  # as --quiet does
+        hooks.on_startup(command="build", dirty=False)
+        assert logger.isEnabledFor(logging.WARNING) and not logger.isEnabledFor(logging.INFO)
+    finally:
+        logger.setLevel(level)
+
+
+@pytest.mark.parametrize(
+    ("line", "column"),
+    [
+        ('    <span class="k">return</span> x', 8),
+        ('<span class="w">  </span><span class="n">x</span>', 6),
+        ("x", 4),
+        ('    <span class="c1"># why</span>', 6),
+        ('<span class="sd">    What it does.</span>', 4),
+    ],
+)
+def test_a_broken_line_goes_on_further_in(hooks: ModuleType, line: str, column: int) -> None:
+    """Code by four columns, a comment by its sign, a docstring where it began."""
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="a.md"))
+    html = f'<div class="listing"><span id="__span-0-1"><a id="l"></a>{line}\n</span></div>'
+    made = hooks.on_page_content(html, page=page, config=None, files=None)
+    assert made == html.replace('__span-0-1"', f'__span-0-1" style="--hang:{column}ch"')
+
+
+def test_what_a_lesson_asks_for_is_said_briefly(hooks: ModuleType) -> None:
+    assert hooks._briefly(["f", "A.x", "A.y", "g"]) == "`f`, `A` (2 methods), `g`"
+    assert hooks._briefly(["f", "g", "A.x", "h"]) == "`f`, `g` and 2 more"
+
+
+def test_a_line_about_two_arguments_is_parted() -> None:
+    pytest.importorskip("griffe", reason="the site's tools are missing: make docs")
+    text = "Do it, and: more.\n\nArgs:\n    a, b: [n], of\n        one dtype.\n    c: a, b: no.\n"
+    parted = "    a: [n], of\n        one dtype.\n    b: As `a`.\n    c: a, b: no.\n"
+    docstrings = load("docstrings")
+    assert docstrings.apart(text) == f"Do it, and: more.\n\nArgs:\n{parted}"
+    assert docstrings.apart("keys, values: prose.\n") == "keys, values: prose.\n"
+
+
 # ---------------------------------------------------------------------- in a browser
 
 
@@ -202,8 +267,8 @@ def address(site: Path) -> Iterator[str]:
         server.shutdown()
 
 
-@pytest.fixture
-def visit(browser: Any, address: str) -> Iterator[Callable[..., Any]]:
+@contextmanager
+def visiting(browser: Any, address: str) -> Iterator[Callable[..., Any]]:
     """A function that opens a page of the site. In the end the console must be empty, and no request may have
     left the machine."""
     noise: list[str] = []
@@ -233,6 +298,27 @@ def visit(browser: Any, address: str) -> Iterator[Callable[..., Any]]:
     assert noise == []
 
 
+@pytest.fixture
+def visit(browser: Any, address: str) -> Iterator[Callable[..., Any]]:
+    """A function that opens a page of the site, see `visiting`."""
+    with visiting(browser, address) as open_page:
+        yield open_page
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def each_kind(request: pytest.FixtureRequest, browser: Any, address: str) -> Iterator[Any]:
+    """A page of each kind, opened once for all tests that look at it, in the light scheme."""
+    with visiting(browser, address) as open_page:
+        yield open_page(KINDS[request.param], color_scheme="light", viewport={"width": 1280, "height": 900})
+
+
+@pytest.fixture(scope="module")
+def home(browser: Any, address: str) -> Iterator[Any]:
+    """The home page with its cell, opened once: Python takes its time to load."""
+    with visiting(browser, address) as open_page:
+        yield open_page("index.html")
+
+
 def run(page: Any, note: str = "done") -> str:
     """Press Run in the first cell, and return what it prints."""
     page.locator(".cell-run").first.click()
@@ -240,8 +326,8 @@ def run(page: Any, note: str = "done") -> str:
     return str(page.locator(".cell-output").first.inner_text())
 
 
-def test_a_cell_runs_in_the_browser(visit: Callable[..., Any]) -> None:
-    page = visit("index.html")
+def test_a_cell_runs_in_the_browser(home: Any) -> None:
+    page = home
     code, built = page.locator(".cell-code").first, page.locator(".cell-output").first.inner_text()
     first = code.input_value()
 
@@ -273,8 +359,9 @@ def test_a_cell_runs_in_the_browser(visit: Callable[..., Any]) -> None:
     assert run(page) == built, "a stopped Python starts again"
 
 
-def test_a_cell_works_with_the_keyboard_alone(visit: Callable[..., Any]) -> None:
-    page = visit("index.html")
+def test_a_cell_works_with_the_keyboard_alone(home: Any) -> None:
+    page = home
+    page.locator(".cell-reset").first.click()
     code = page.locator(".cell-code").first
     code.focus()
     page.keyboard.press("Control+Home")
@@ -291,27 +378,42 @@ def test_a_cell_works_with_the_keyboard_alone(visit: Callable[..., Any]) -> None
     assert page.locator(".cell-output").first.inner_text() == "42"
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_page_is_at_ease_on_a_phone(visit: Callable[..., Any], kind: str) -> None:
-    page = visit(KINDS[kind], viewport={"width": 360, "height": 740})
-    wide = page.evaluate("[document.documentElement.scrollWidth, document.body.scrollWidth]")
-    assert max(wide) <= 360
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_page_is_accessible(visit: Callable[..., Any], kind: str) -> None:
-    page = visit(KINDS[kind], color_scheme="light", viewport={"width": 1280, "height": 900})
+def test_a_page_is_accessible(each_kind: Any) -> None:
+    page = each_kind
+    page.set_viewport_size({"width": 1280, "height": 900})
     assert page.evaluate("document.body.dataset.mdColorScheme") == "default"
     page.evaluate(AXE.read_text())
     assert grave(page, "{}") == []
     page.evaluate("document.body.dataset.mdColorScheme = 'slate'")
     page.wait_for_function("document.getAnimations().every((each) => each.playState !== 'running')")
     assert grave(page, "{ runOnly: ['color-contrast', 'link-in-text-block'] }") == [], "in the dark scheme"
+    page.evaluate("document.body.dataset.mdColorScheme = 'default'")
+
+
+def test_a_page_cuts_nothing_where_there_is_room(each_kind: Any) -> None:
+    """Listings, cells and tables fit a laptop without scrolling; the source pages show files as they are."""
+    if "/source/" in each_kind.url:
+        pytest.skip("a whole file, with its own line breaks")
+    each_kind.set_viewport_size({"width": 1280, "height": 900})
+    shown = "pre > code, .cell-code, .arithmatex, table"
+    cut = each_kind.evaluate(
+        """(shown) => [...document.querySelectorAll(shown)]
+        .filter((each) => each.clientWidth && each.scrollWidth > each.clientWidth + 1)
+        .map((each) => each.textContent.slice(0, 60))""",
+        shown,
+    )
+    assert cut == []
+
+
+def test_a_page_is_at_ease_on_a_phone(each_kind: Any) -> None:
+    each_kind.set_viewport_size({"width": 360, "height": 740})
+    wide = each_kind.evaluate("[document.documentElement.scrollWidth, document.body.scrollWidth]")
+    assert max(wide) <= 360
 
 
 def grave(page: Any, options: str) -> list[tuple[str, list[Any], str]]:
     """The serious and critical violations that axe-core finds: the rule, where, and what it says."""
-    violations = page.evaluate(f"axe.run(document, {options})")["violations"]
+    violations = page.evaluate(f"axe.run(document, {options}).then((found) => found.violations)")
     return [
         (each["id"], [node["target"] for node in each["nodes"]][:5], each["nodes"][0]["failureSummary"])
         for each in violations

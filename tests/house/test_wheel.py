@@ -13,6 +13,8 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = {
     "minipaged": "minipaged",
     "minipaged/commands": "minipaged/commands",
+    "minipaged/paper": "minipaged/paper",
+    "minipaged/simulator": "minipaged/simulator",
     "minipaged/course": "minipaged/course",
     "minipaged/models": "minipaged/models",
     "minipaged/reference": "reference",
