@@ -139,7 +139,9 @@ class BlockManager:
 
     def reorder(self, sequences: SequenceOf[Sequence], parents: SequenceOf[int]) -> list[BlockTable]:
         """The tables of new beams, which continue the sequences named by `parents`; the old are given up."""
-        tables = self.parts.fork_beams([sequence.table for sequence in sequences], parents, self.cache)
+        tables = [sequence.table for sequence in sequences]
+        if list(parents) != list(range(len(tables))):  # else each goes on for itself
+            tables = self.parts.fork_beams(tables, parents, self.cache)
         for sequence in sequences:
             sequence.table = self.new_table()
         return tables

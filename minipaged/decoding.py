@@ -178,8 +178,6 @@ def follow(request: Request, parents: SequenceOf[int], blocks: BlockManager) -> 
     No beam's text is written out before its end, so any of the old beams' detokenizers will do for a new one.
     """
     beams = request.sequences
-    if list(parents) == list(range(len(beams))):  # each goes on for itself
-        return
     tables = blocks.reorder(beams, parents)
     texts = [beam.detokenizer for beam in beams]
     texts += [request.new_detokenizer() for _ in parents[len(beams) :]]

@@ -10,49 +10,32 @@ Page: docs/concepts/parallel_sampling.md.
 from __future__ import annotations
 
 import argparse
-import math
-import random
 from collections.abc import Sequence as SequenceOf
 from datetime import UTC, datetime
-from functools import partial
+from itertools import islice
 from typing import Any
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from ..beam_search import BeamSearch
-from ..block_manager import BlockManager
-from ..decoding import fan_out, follow
-from ..detokenizer import IncrementalDetokenizer
 from ..errors import InvalidConfigError
 from ..llm import LLM
-from ..request import Request, Sequence
-from ..sampling_params import BeamSearchParams, SamplingParams
-from ..scheduler import Schedule, Scheduler
-from ..usage import Usage
+from ..paper.published import SAVED
+from ..paper.simulated import MAX_MODEL_LEN, WIDTHS, paper_setting
+from ..request import Sequence
+from ..sampling_params import BeamSearchParams
+from ..simulator.simulation import Parents, Way
+from ..simulator.systems import PAGED, saturated
+from ..simulator.workload import WORKLOADS, Lengths, draw_lengths
 from . import bench_report
 
-BLOCK_SIZE = 16
-NUM_BLOCKS = 15_700 // BLOCK_SIZE  # 12 GB of 819,200 bytes a token (Table 1: 15.7K slots)
-MAX_MODEL_LEN = 2048
-WIDTHS = (2, 4, 6)
-# Mean tokens of input and output (section 6.1); the spread of the logarithm is ours, the paper gives none.
-WORKLOADS = {"ShareGPT": (161.3, 338.0), "Alpaca": (19.3, 58.5)}
-SPREAD = 1.0
-PAPER = {
-    ("Alpaca", "parallel sampling"): "6.1 to 9.8 %",
-    ("Alpaca", "beam search"): "37.6 to 55.2 %",
-    ("ShareGPT", "parallel sampling"): "16.2 to 30.5 %",
-    ("ShareGPT", "beam search"): "44.3 to 66.3 %",
-}
 QUESTIONS = (
     "Explain how an operating system uses virtual memory.",
     "Write a short story about a lighthouse keeper and a storm.",
     "Give three reasons to learn a second language.",
     "Describe how bread is made, step by step.",
 )
-Parents = list[list[int]]
 
 
 def bench_sharing(args: argparse.Namespace) -> dict[str, Any]:
@@ -64,19 +47,19 @@ def bench_sharing(args: argparse.Namespace) -> dict[str, Any]:
     llm = LLM(args.model, enable_prefix_caching=False, max_model_len=args.max_model_len)
     with console.status("recording which beams live ..."):
         recorded = {width: record_parents(llm, width, args.beam_tokens) for width in WIDTHS}
-    rows = []
+    rows, setting = [], paper_setting("opt-13b")
     for workload in WORKLOADS:
-        lengths = draw_lengths(*WORKLOADS[workload], args.num_requests, seed=0)
+        lengths = list(islice(draw_lengths(WORKLOADS[workload], MAX_MODEL_LEN), args.num_requests))
         for way, searches in (("parallel sampling", None), ("beam search", recorded)):
             with console.status(f"{workload}, {way} ..."):
-                saved = {
-                    width: serve(lengths, width, searches[width] if searches else None) for width in WIDTHS
-                }
-            rows.append({"workload": workload, "way": way, "saved": saved, "paper": PAPER[workload, way]})
+                ways = {width: Way(width, tuple(searches[width]) if searches else ()) for width in WIDTHS}
+                saved = {width: serve(lengths, each) for width, each in ways.items()}
+            paper = f"{SAVED[workload, way]} %"
+            rows.append({"workload": workload, "way": way, "saved": saved, "paper": paper})
     results = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "num_blocks": NUM_BLOCKS,
-        "block_size": BLOCK_SIZE,
+        "num_blocks": setting.num_blocks,
+        "block_size": setting.block_size,
         "num_requests": args.num_requests,
         "beams_of": args.model,
         "rows": rows,
@@ -84,20 +67,6 @@ def bench_sharing(args: argparse.Namespace) -> dict[str, Any]:
     _print(console, results)
     bench_report.write_results(console, output, results)
     return results
-
-
-def draw_lengths(mean_input: float, mean_output: float, count: int, seed: int) -> list[tuple[int, int]]:
-    """(input, output) tokens: log-normal with these means, at least 1 each and together within the limit."""
-    rng = random.Random(seed)
-    pairs: list[tuple[int, int]] = []
-    while len(pairs) < count:
-        pair = [
-            max(1, round(rng.lognormvariate(math.log(mean) - SPREAD**2 / 2, SPREAD)))
-            for mean in (mean_input, mean_output)
-        ]
-        if sum(pair) <= MAX_MODEL_LEN:
-            pairs.append((pair[0], pair[1]))
-    return pairs
 
 
 def record_parents(llm: LLM, width: int, num_tokens: int) -> list[Parents]:
@@ -123,51 +92,9 @@ def record_parents(llm: LLM, width: int, num_tokens: int) -> list[Parents]:
     return searches
 
 
-def serve(lengths: SequenceOf[tuple[int, int]], width: int, searches: list[Parents] | None) -> float:
-    """Serve all requests, `width` outputs each, as fast as the pool allows: the share of blocks saved."""
-    blocks = BlockManager(NUM_BLOCKS, BLOCK_SIZE, enable_prefix_caching=False)
-    scheduler = Scheduler(blocks, max_num_seqs=256, max_num_batched_tokens=MAX_MODEL_LEN + 256)
-    usage = Usage()
-    for number, (num_input, num_output) in enumerate(lengths):
-        scheduler.waiting.append(_request(blocks, number, num_input, num_output, width, searches is not None))
-    while scheduler.waiting or scheduler.running:
-        step = scheduler.schedule()
-        for request in step.outgrown:
-            scheduler.finish(request)
-        usage.record(step, scheduler.running, blocks, MAX_MODEL_LEN)
-        _advance(step, scheduler, searches)
-    return usage.stats(scheduler, blocks, bytes_per_token=819_200).blocks_saved_by_sharing
-
-
-def _request(
-    blocks: BlockManager, number: int, num_input: int, num_output: int, width: int, with_beams: bool
-) -> Request:
-    token_ids = [number] * num_input
-    new_detokenizer = partial(IncrementalDetokenizer, None, token_ids, ())
-    chain, table = blocks.new_chain(token_ids, None), blocks.new_table()
-    first = Sequence(token_ids, chain, table, new_detokenizer(), num_prompt_tokens=num_input, seed=0)
-    params = SamplingParams(n=width, max_tokens=num_output)
-    search = BeamSearch(BeamSearchParams(beam_width=width), frozenset(), num_output) if with_beams else None
-    return Request(str(number), None, token_ids, params, num_output, [first], new_detokenizer, search)
-
-
-def _advance(step: Schedule, scheduler: Scheduler, searches: list[Parents] | None) -> None:
-    """What the decoder does, without logits: every sequence gets a token of its own."""
-    blocks = scheduler.blocks
-    for row in step.rows:
-        blocks.publish(row.sequence, row.stop)
-    for request in dict.fromkeys(row.request for row in step.rows if row.is_last_chunk):
-        at = request.sequences[0].num_output_tokens
-        if searches is not None:
-            search = searches[int(request.request_id) % len(searches)]
-            parents = [0] * request.num_sequences if at == 0 else search[1 + (at - 1) % (len(search) - 1)]
-            follow(request, parents, blocks)
-        elif at == 0:
-            fan_out(request, blocks)
-        for i, sequence in enumerate(request.sequences):
-            sequence.token_ids.append(-1 - i)
-        if request.sequences[0].num_output_tokens == request.max_tokens:
-            scheduler.finish(request)
+def serve(lengths: SequenceOf[Lengths], way: Way) -> float:
+    """Serve all requests, as fast as the pool allows: the share of blocks saved."""
+    return saturated(PAGED, lengths, paper_setting("opt-13b"), way).saved_by_sharing
 
 
 def _print(console: Console, results: dict[str, Any]) -> None:

@@ -63,8 +63,8 @@ class Outcome:
     _busy_seconds: float = 0.0
     _waiting_seconds: float = 0.0
     _slot_seconds: list[float] = field(default_factory=lambda: [0.0] * 5)
-    _saved_seconds: float = 0.0
-    _named_seconds: float = 0.0
+    _num_used: int = 0  # blocks in use, and table entries that name them, summed over steps
+    _num_named: int = 0
 
     @property
     def normalized_latency(self) -> float:
@@ -86,7 +86,7 @@ class Outcome:
     @property
     def saved_by_sharing(self) -> float:
         """Blocks saved over blocks needed without sharing (Figure 15)."""
-        return self._saved_seconds / self._named_seconds if self._named_seconds else 0.0
+        return 1 - self._num_used / self._num_named if self._num_named else 0.0
 
     def end(self, latency: float, first_token: float, num_tokens: int, num_sequences: int = 1) -> None:
         """Take in a request that has its `num_tokens` tokens, in each of its sequences."""
@@ -102,10 +102,6 @@ class Outcome:
         if isinstance(scheduler.blocks, ReservedMemory):
             usage = scheduler.blocks.usage(waiting)
         else:
-            tables = [s.table for request in scheduler.running for s in request.unfinished]
-            num_named = sum(len(table.blocks) for table in tables)
-            self._named_seconds += seconds * num_named
-            self._saved_seconds += seconds * (num_named - scheduler.blocks.allocator.num_in_use)
             usage = _paged_usage(scheduler)
         if waiting is not None:
             self._waiting_seconds += seconds
@@ -159,7 +155,10 @@ def simulate(
         if outcome.num_steps % NUM_STEPS_PER_LOOK == 0:
             outcome.look(scheduler, seconds_since_look)
             seconds_since_look = 0.0
-        _count(outcome, step, len(scheduler.running), seconds)
+        _count(outcome, step, scheduler, seconds)
+        if way.width > 1:
+            outcome._num_used += scheduler.blocks.allocator.num_in_use
+            outcome._num_named += sum(len(row.sequence.table.blocks) for row in step.rows)
         _advance(step, scheduler, clock, outcome, way)
     outcome.seconds = clock
     return outcome
@@ -219,7 +218,8 @@ def _new_sequence(blocks: BlockManager, token_ids: list[int], index: int) -> Req
     )
 
 
-def _count(outcome: Outcome, step: Schedule, num_running: int, seconds: float) -> None:
+def _count(outcome: Outcome, step: Schedule, scheduler: Scheduler, seconds: float) -> None:
+    num_running = len(scheduler.running)
     outcome.num_steps += 1
     outcome.num_preemptions += len(step.preempted)
     outcome.num_moved_blocks += len(step.moves)

@@ -9,6 +9,8 @@ import pytest
 
 from minipaged import LLM, cli
 from minipaged.commands import bench_sharing
+from minipaged.simulator.simulation import Way
+from minipaged.simulator.workload import WORKLOADS, Lengths
 
 
 def test_samples_of_one_request_save_what_a_hand_calculation_says() -> None:
@@ -16,7 +18,7 @@ def test_samples_of_one_request_save_what_a_hand_calculation_says() -> None:
     # of each of two samples: 4 blocks in use where 6 would be needed. The last token needs no slot.
     steps = 1 + 15
     saved, used = 15 * 2, 2 + 15 * 4
-    assert bench_sharing.serve([(32, steps)], 2, None) == pytest.approx(saved / (saved + used))
+    assert bench_sharing.serve([Lengths(32, steps)], Way(2)) == pytest.approx(saved / (saved + used))
 
 
 def test_beams_that_always_follow_the_first_share_all_but_their_last_block() -> None:
@@ -26,14 +28,7 @@ def test_beams_that_always_follow_the_first_share_all_but_their_last_block() -> 
     searches = [[[0, 0]] * 40]
     saved = 16 * 2 + 15 * 3
     used = 2 + 16 * (2 + 2) + 15 * (3 + 2)
-    assert bench_sharing.serve([(32, 32)], 2, searches) == pytest.approx(saved / (saved + used))
-
-
-def test_lengths_have_the_means_of_the_paper_and_keep_within_the_limit() -> None:
-    pairs = bench_sharing.draw_lengths(19.3, 58.5, 20_000, seed=1)
-    assert sum(pair[0] for pair in pairs) / len(pairs) == pytest.approx(19.3, rel=0.05)
-    assert sum(pair[1] for pair in pairs) / len(pairs) == pytest.approx(58.5, rel=0.05)
-    assert max(map(sum, pairs)) <= 2048 and min(map(min, pairs)) >= 1
+    assert bench_sharing.serve([Lengths(32, 32)], Way(2, searches)) == pytest.approx(saved / (saved + used))
 
 
 def test_recorded_parents_are_those_of_real_beams(tiny_chat_model: Path) -> None:
@@ -50,7 +45,7 @@ def test_recorded_parents_are_those_of_real_beams(tiny_chat_model: Path) -> None
 def test_the_command_fills_its_table(
     tiny_chat_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bench_sharing, "WORKLOADS", {"Alpaca": (19.3, 58.5)})
+    monkeypatch.setattr(bench_sharing, "WORKLOADS", {"alpaca": WORKLOADS["alpaca"]})
     output = tmp_path / "sharing.json"
     line = ["bench-sharing", "--model", str(tiny_chat_model), "--num-requests", "5", "--beam-tokens", "6"]
     assert cli.main([*line, "--output", str(output)]) == 0
