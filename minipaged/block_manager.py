@@ -116,12 +116,12 @@ class BlockManager:
         return len(hits[0]) * self.block_size
 
     def append_slot(self, sequence: Sequence) -> tuple[int, int] | None:
-        """Make sure that the newest token of `sequence` has a slot that is its own to write.
+        """Give the newest token of `sequence` a slot, in a block that no other sequence has.
 
         A running sequence has at most one token without a slot: the one that was just sampled. It goes into
         the last block where that has an empty slot, else into a new one. Returns the pair (source,
-        destination) where a shared block must be copied first, else None. Raises OutOfBlocksError with
-        nothing changed.
+        destination) where a shared block must be copied first, else None. Where each token has a slot
+        already nothing changes, and nothing is copied. Raises OutOfBlocksError with nothing changed.
         """
         table = sequence.table
         num_new_tokens = sequence.num_tokens - table.num_tokens
@@ -139,9 +139,7 @@ class BlockManager:
 
     def reorder(self, sequences: SequenceOf[Sequence], parents: SequenceOf[int]) -> list[BlockTable]:
         """The tables of new beams, which continue the sequences named by `parents`; the old are given up."""
-        tables = [sequence.table for sequence in sequences]
-        if list(parents) != list(range(len(tables))):  # else each goes on for itself
-            tables = self.parts.fork_beams(tables, parents, self.cache)
+        tables = self.parts.fork_beams([sequence.table for sequence in sequences], parents, self.cache)
         for sequence in sequences:
             sequence.table = self.new_table()
         return tables
@@ -183,9 +181,10 @@ class BlockManager:
         return pairs
 
     def publish(self, sequence: Sequence, num_computed_tokens: int) -> None:
-        """Note that K and V are written up to `num_computed_tokens`: blocks full of them become findable.
+        """Set the sequence's `num_computed_tokens`, now that K and V of so many are written.
 
-        Those that were full before are published already. Without prefix caching nothing is published.
+        Blocks that they fill become findable; those that were full before are published already. Without
+        prefix caching nothing is published, and the number is set all the same.
         """
         start = sequence.num_computed_tokens // self.block_size
         sequence.num_computed_tokens = num_computed_tokens

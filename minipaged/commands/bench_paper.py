@@ -48,7 +48,8 @@ def bench_paper(args: argparse.Namespace) -> dict[str, Any]:
                 seconds = round(time.perf_counter() - start, 1)
                 for figure in made if isinstance(made, list) else [made]:
                     _print(console, figure)
-                    figures.append({"name": name, "seconds": seconds} | asdict(figure))
+                    rows = [row._asdict() for row in figure.rows]
+                    figures.append({"name": name, "seconds": seconds} | asdict(figure) | {"rows": rows})
     results["figures"] = figures
     bench_report.write_results(console, output, results)
     if plot is not None:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import NoReturn
 
 from rich.console import Console
 from rich.markup import escape
@@ -39,7 +40,7 @@ def lessons(args: argparse.Namespace) -> int:
     elif args.action == "reset":
         reset(course.find(args.lesson))
     else:
-        return watch(course, args.lesson)
+        watch(course, args.lesson)
     return 0
 
 
@@ -117,8 +118,8 @@ def _check_new(folder: Path) -> None:
         raise InvalidRequestError(f"{named}: {error.strerror or error}") from error
 
 
-def watch(course: Course, name: str | None) -> int:
-    """Grade now, and whenever an exercise is saved, until interrupted or all that was asked for is solved."""
+def watch(course: Course, name: str | None) -> NoReturn:
+    """Grade now, and whenever an exercise is saved, until interrupted: what is solved may be written anew."""
     if importlib.util.find_spec("pytest") is None:
         raise InvalidRequestError("pytest is not installed: pip install pytest")
     target = course.find(name).path if name else course.root
@@ -129,8 +130,7 @@ def watch(course: Course, name: str | None) -> int:
         if saved != seen:
             seen = saved
             console.clear()
-            if subprocess.run(command, check=False).returncode == 0:
-                return 0
+            subprocess.run(command, check=False)
             console.print("[dim]Waiting for a save; Ctrl-C ends it.[/]")
         time.sleep(0.3)
 

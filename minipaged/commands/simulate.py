@@ -115,6 +115,10 @@ def _setting(args: argparse.Namespace) -> Setting:
     for name in ("latency_target", "minutes"):
         if not 0 < getattr(args, name) < math.inf:
             raise InvalidConfigError(f"{name} must be above 0, got {getattr(args, name)}")
+    if not 0 <= args.host_us_per_sequence < math.inf:
+        raise InvalidConfigError(
+            f"host_us_per_sequence must not be negative, got {args.host_us_per_sequence}"
+        )
     if not 0 < args.gpu_memory_utilization <= 1:
         raise InvalidConfigError(
             f"gpu_memory_utilization must be above 0 and at most 1, got {args.gpu_memory_utilization}"
@@ -138,6 +142,7 @@ def _setting(args: argparse.Namespace) -> Setting:
         block_size=args.block_size,
         max_num_seqs=args.max_num_seqs,
         max_num_batched_tokens=args.max_num_batched_tokens or max(2560, max_model_len),
+        seconds_per_sequence=args.host_us_per_sequence / 1e6,
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from statistics import mean, median, stdev
 from typing import Any
 
@@ -169,8 +170,7 @@ def _empty_slots(lengths: Sequence[int], block_size: int) -> list[int]:
 
 def kernel_times() -> dict[int, float]:
     """Median seconds of the CPU kernel's decode by block size; 0 stands for torch's own on one piece."""
-    calls = {size: _decode(size) for size in BLOCK_SIZES}
-    calls[0] = _contiguous()
+    calls = decode_calls()
     taken: dict[int, list[float]] = {size: [] for size in calls}
     for _ in range(ROUNDS + 1):
         for size, call in calls.items():
@@ -178,6 +178,40 @@ def kernel_times() -> dict[int, float]:
             call()
             taken[size].append(time.perf_counter() - start)
     return {size: median(times[1:]) for size, times in taken.items()}  # the first round compiles
+
+
+def decode_calls() -> dict[int, Callable[[], torch.Tensor]]:
+    """One decode of the same queries over the same K and V, by block size; 0 is torch's own.
+
+    Each returns [batch, heads, head_dim].
+    """
+    shape = (BATCH, HEADS, CONTEXT, HEAD_DIM)
+    keys, values = (huge_pages.empty(shape, torch.float32).normal_() for _ in range(2))
+    queries = torch.randn(BATCH, HEADS, HEAD_DIM)
+    calls: dict[int, Callable[[], torch.Tensor]] = {
+        size: partial(_paged_decode(size, keys, values), queries) for size in BLOCK_SIZES
+    }
+    attend = torch.nn.functional.scaled_dot_product_attention
+    calls[0] = lambda: attend(queries.unsqueeze(2), keys, values).squeeze(2)
+    return calls
+
+
+def _paged_decode(block_size: int, keys: torch.Tensor, values: torch.Tensor) -> Callable[..., torch.Tensor]:
+    """The decode kernel over a pool that has the K and V in blocks, in random order."""
+    per_row = CONTEXT // block_size
+    pool = huge_pages.empty((BATCH * per_row, 1, 2, block_size, HEADS, HEAD_DIM), torch.float32)
+    tables = torch.randperm(BATCH * per_row).view(BATCH, per_row)
+    for cache, piece in ((pool[:, 0, 0], keys), (pool[:, 0, 1], values)):
+        cache[tables] = piece.transpose(1, 2).unflatten(1, (per_row, block_size))
+    lengths = torch.full((BATCH,), CONTEXT, dtype=torch.int32)
+    return partial(
+        attention_cpu.decode_attention,
+        key_cache=pool[:, 0, 0],
+        value_cache=pool[:, 0, 1],
+        block_tables=tables.int(),
+        context_lengths=lengths,
+        scale=HEAD_DIM**-0.5,
+    )
 
 
 def kernel_overhead(times: dict[int, float]) -> Figure:
@@ -199,24 +233,3 @@ def slowdown(times: dict[int, float]) -> dict[int, float]:
     """How much longer the kernel takes than with the best block size."""
     best = min(times[size] for size in BLOCK_SIZES)
     return {size: times[size] / best for size in BLOCK_SIZES}
-
-
-def _decode(block_size: int) -> Callable[[], Any]:
-    per_row = CONTEXT // block_size
-    shape = (BATCH * per_row, 1, 2, block_size, HEADS, HEAD_DIM)
-    pool = huge_pages.empty(shape, torch.float32).normal_()
-    tables = torch.randperm(BATCH * per_row, dtype=torch.int32).view(BATCH, per_row)
-    lengths = torch.full((BATCH,), CONTEXT, dtype=torch.int32)
-    queries = torch.randn(BATCH, HEADS, HEAD_DIM)
-    scale = HEAD_DIM**-0.5
-    return lambda: attention_cpu.decode_attention(
-        queries, pool[:, 0, 0], pool[:, 0, 1], tables, lengths, scale=scale
-    )
-
-
-def _contiguous() -> Callable[[], Any]:
-    keys, values = (
-        huge_pages.empty((BATCH, HEADS, CONTEXT, HEAD_DIM), torch.float32).normal_() for _ in range(2)
-    )
-    queries = torch.randn(BATCH, HEADS, 1, HEAD_DIM)
-    return lambda: torch.nn.functional.scaled_dot_product_attention(queries, keys, values)

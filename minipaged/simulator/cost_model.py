@@ -83,14 +83,17 @@ class CostModel:
         *,
         attention_slowdown: float = 1.0,
         copies_per_block: int = 1,
+        seconds_per_sequence: float = HOST_SECONDS_PER_SEQUENCE,
     ) -> None:
         """attention_slowdown: of a kernel that reads blocks of this size, against the best.
 
         copies_per_block: transfers that swapping one takes; 1 where a block is one piece of memory.
+        seconds_per_sequence: what the host does for each in a step.
         """
         gpu, n = server.gpu, server.num_gpus
         bandwidth, flops = gpu.bandwidth * n * BANDWIDTH_SHARE, gpu.flops * n * COMPUTE_SHARE
         self.shape = shape
+        self.seconds_per_sequence = seconds_per_sequence
         self.weights_seconds = shape.weight_bytes / bandwidth
         self.seconds_per_token = 2 * shape.num_parameters / flops
         self.seconds_per_context_token = attention_slowdown * shape.bytes_per_token / bandwidth
@@ -113,7 +116,7 @@ class CostModel:
         linear = max(self.weights_seconds, num_tokens * self.seconds_per_token)
         attention = max(num_context * self.seconds_per_context_token, num_pairs * self.seconds_per_pair)
         reduces = self.reduce_seconds + num_tokens * self.reduce_seconds_per_token
-        return linear + attention + reduces + HOST_SECONDS + num_sequences * HOST_SECONDS_PER_SEQUENCE
+        return linear + attention + reduces + HOST_SECONDS + num_sequences * self.seconds_per_sequence
 
     def move_seconds(self, step: Schedule) -> float:
         """The copies and swaps that a step begins with."""

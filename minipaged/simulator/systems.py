@@ -16,7 +16,7 @@ from ..errors import InvalidConfigError
 from ..reference import contiguous
 from ..reference.kv_cache_size import blocks_that_fit
 from ..scheduler import Scheduler
-from .cost_model import CostModel, Server
+from .cost_model import HOST_SECONDS_PER_SEQUENCE, CostModel, Server
 from .model_shape import ModelShape
 from .reserved_memory import ReservedMemory
 from .simulation import ONE_SAMPLE, Outcome, Way, simulate
@@ -46,6 +46,7 @@ class Setting:
     host_bytes: int = 0  # to swap to
     attention_slowdown: float = 1.0  # see CostModel
     copies_per_block: int = 1
+    seconds_per_sequence: float = HOST_SECONDS_PER_SEQUENCE
 
     def __post_init__(self) -> None:
         if self.num_slots < self.max_model_len:
@@ -73,6 +74,7 @@ class Setting:
             self.block_size,
             attention_slowdown=self.attention_slowdown,
             copies_per_block=self.copies_per_block,
+            seconds_per_sequence=self.seconds_per_sequence,
         )
 
     def memory(self, system: str) -> BlockManager:

@@ -1,0 +1,102 @@
+"""`minipaged simulate`: what it says of a server, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from minipaged import cli
+from minipaged.commands import simulate
+from minipaged.commands.simulate import Answer, advice
+
+SMALL = ["simulate", "--gpu", "a100-40gb", "--workload", "alpaca", "--minutes", "0.1", "--processes", "1"]
+
+
+@pytest.fixture(autouse=True)
+def few_block_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(simulate, "BLOCK_SIZES", (16, 256))
+
+
+def an_answer(rate: float = 1.0, num_preemptions: int = 0, cached: float = 0.0) -> Answer:
+    return Answer(rate, 1.0, rate, 1.0, 0.0, num_preemptions, cached, [])
+
+
+def test_the_plan_of_the_papers_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """OPT-13B on an A100 of 40 GiB: 36 GiB are to be used, 23.9 are weights, the rest holds 15.8 K tokens."""
+    output, picture = tmp_path / "plan.json", tmp_path / "plan.svg"
+    assert cli.main([*SMALL, "--output", str(output), "--plot", str(picture), "--swap-space", "4GiB"]) == 0
+    shown = capsys.readouterr().out
+    results = json.loads(output.read_text())
+    num_slots = (36 * 2**30 - 2 * 12_853_473_280) // 819_200
+    assert results["num_slots"] == num_slots == 15_805
+    assert f"{num_slots:,} tokens, 987 \nblocks of 16" in shown or "987 blocks of 16" in shown
+    answers = results["answers"]
+    assert answers["paged"]["rate"] > answers["orca-oracle"]["rate"] > answers["orca-max"]["rate"] > 0
+    assert answers["paged"]["waste"] < 0.2 < answers["orca-oracle"]["waste"] < answers["orca-max"]["waste"]
+    assert "swap" in answers and "prefix caching" not in answers
+    assert "Block sizes within 2 % of the best: 16. " in shown
+    assert picture.read_text().startswith("<?xml")
+
+
+def test_a_shared_prefix_of_a_file_is_worth_caching(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """900 of 910 prompt tokens are the same in all: 0.99 of them, but for each first time and last block."""
+    workload = tmp_path / "lengths.jsonl"
+    workload.write_text(
+        '{"prompt": 910, "output": 20, "prefix": 900}\n{"prompt": 910, "output": 30, "prefix": 900}\n'
+    )
+    assert cli.main([*SMALL, "--workload", str(workload), "--output", str(tmp_path / "o.json")]) == 0
+    answers = json.loads((tmp_path / "o.json").read_text())["answers"]
+    assert answers["prefix caching"]["cached"] == pytest.approx(896 / 910, abs=0.02)
+    assert answers["prefix caching"]["rate"] > 2 * answers["paged"]["rate"]
+    assert "Prefix caching: worth it" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--model", "opt-14b"], "model='opt-14b' is neither a config.json"),
+        (["--gpu", "a101"], "gpu must be one of a100-40gb"),
+        (["--gpu-memory", "24GiB"], "opt-13b has 23.9 GiB of weights"),
+        (["--gpu-memory", "forty"], "gpu_memory"),
+        (["--num-gpus", "0"], "num_gpus must be at least 1, got 0"),
+        (["--kv-cache-memory", "1GiB"], "hold 1310 tokens of opt-13b, max_model_len=2048 is more"),
+        (["--block-size", "0"], "block_size must be at least 1, got 0"),
+        (["--max-model-len", "4096"], "max_model_len=4096 is beyond the model's own limit of 2048"),
+        (
+            ["--gpu-memory-utilization", "1.2"],
+            "gpu_memory_utilization must be above 0 and at most 1, got 1.2",
+        ),
+        (["--latency-target", "0"], "latency_target must be above 0, got 0.0"),
+        (["--minutes", "nan"], "minutes must be above 0, got nan"),
+        (["--host-us-per-sequence", "-1"], "host_us_per_sequence must not be negative, got -1.0"),
+        (["--swap-space", "much"], "swap_space"),
+        (["--workload", "none.jsonl"], "workload='none.jsonl' can't be read"),
+        (["--plot", "plan.gif"], "plot='plan.gif' must be a file .svg or .png"),
+        (["--output", "nowhere/plan.json"], "output='nowhere/plan.json'"),
+        (["--max-model-len", "2"], "max_model_len=2 is too short for requests of this workload"),
+    ],
+)
+def test_what_can_not_be_simulated_is_refused_by_name(
+    more: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main([*SMALL, *more]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_the_advice_follows_from_the_figures() -> None:
+    answers = {"paged": an_answer(2.0, 5), "block_size=16": an_answer(2.0), "block_size=64": an_answer(1.5)}
+    answers |= {"swap": an_answer(1.0, 5), "prefix caching": an_answer(3.0, cached=0.5)}
+    sizes, prefix, swap = advice(answers)
+    assert sizes.startswith("Block sizes within 2 % of the best: 16.")
+    assert prefix == (
+        "Prefix caching: worth it, +50% (3.00 against 2.00 requests/s), 50% of prompt tokens are found."
+    )
+    assert swap == "Swap: not worth it, -50% (1.00 against 2.00 requests/s)."
+    assert advice({"paged": an_answer(), "block_size=16": an_answer()})[1:] == [
+        "Prefix caching: no prompt of this workload is said to share a prefix with another.",
+        "Swap: nothing was ever preempted, so there is nothing to swap.",
+    ]
