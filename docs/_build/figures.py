@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import sys
 from collections.abc import Callable
@@ -14,6 +15,8 @@ matplotlib.use("svg")
 import outputs
 from matplotlib import pyplot
 
+from minipaged.commands.plots import draw_panel
+from minipaged.paper.simulated import TARGET
 from minipaged.reference.contiguous import ContiguousCache, maximum, oracle, power_of_two
 from minipaged.reference.kv_cache_size import bytes_per_token, share_wasted, slots_paged
 from minipaged.reference.slot_allocator import BuddyAllocator, OutOfSlotsError
@@ -44,7 +47,8 @@ def waste(axes: Any) -> None:
 def reservation(axes: Any) -> None:
     """What becomes of a pool under the policies before paging, and under paging."""
     names, parts = [], []
-    for name, policy in (("maximum", maximum), ("power of two", power_of_two), ("oracle", oracle)):
+    policies = {"Orca (Max)": maximum, "Orca (Pow2)": power_of_two, "Orca (Oracle)": oracle}
+    for name, policy in policies.items():
         cache = ContiguousCache(BuddyAllocator(16_384), policy)
         for number, length in enumerate(lengths(200)):
             done = max(1, length * 2 // 3)
@@ -54,24 +58,24 @@ def reservation(axes: Any) -> None:
                 break
         names.append(name)
         usage = cache.usage(waiting_for=2048)
-        parts.append([usage.tokens, usage.reserved, usage.internal, usage.external, usage.free])
+        parts.append([usage.tokens, usage.reserved, usage.internal, usage.external])
     tokens = blocks = 0
     for length in lengths(2000):
         done = max(1, length * 2 // 3)
         if blocks + slots_paged([done], 16) > 16_384:
             break
         tokens, blocks = tokens + done, blocks + slots_paged([done], 16)
-    names.append("paged, 16")
-    parts.append([tokens, 0, blocks - tokens, 0, 16_384 - blocks])
+    names.append("paged, blocks of 16")
+    parts.append([tokens, 0, blocks - tokens, 0])
     left = [0.0] * len(names)
-    labels = ("tokens", "reserved", "never used", "lost between pieces", "free")
-    for index, (label, colour) in enumerate(zip(labels, (BLUE, GREEN, ORANGE, GREY, "#ececea"), strict=True)):
+    labels = ("tokens", "reserved", "internal fragmentation", "external fragmentation")
+    for index, (label, colour) in enumerate(zip(labels, (BLUE, GREEN, ORANGE, GREY), strict=True)):
         shares = [100 * part[index] / 16_384 for part in parts]
         axes.barh(names, shares, left=left, color=colour, label=label)
         left = [a + b for a, b in zip(left, shares, strict=True)]
     axes.invert_yaxis()
     axes.set(xlabel="slots of the pool, %", xlim=(0, 100))
-    axes.legend(frameon=False, ncols=5, loc="upper center", bbox_to_anchor=(0.5, 1.18), fontsize=8)
+    axes.legend(frameon=False, ncols=4, loc="upper center", bbox_to_anchor=(0.5, 1.18), fontsize=8)
 
 
 def cache_size(axes: Any) -> None:
@@ -94,7 +98,14 @@ def cache_size(axes: Any) -> None:
     axes.legend(frameon=False)
 
 
-FIGURES: list[Callable[[Any], None]] = [waste, reservation, cache_size]
+def rates(axes: Any) -> None:
+    """The paper's Figure 12 for one model and data set: latency as requests come faster."""
+    measured = json.loads((outputs.ROOT / "benchmarks" / "cpu-paper.json").read_text(encoding="utf-8"))
+    figure = next(each for each in measured["figures"] if each["title"] == "Figure 12: sharegpt, opt-13b")
+    draw_panel(axes, "OPT-13B on one A100, lengths of ShareGPT", figure["curves"], TARGET)
+
+
+FIGURES: list[Callable[[Any], None]] = [waste, reservation, cache_size, rates]
 
 
 def main() -> None:

@@ -5,16 +5,15 @@ Commands are run again only when the sources have changed: their output is kept 
 
 from __future__ import annotations
 
-import contextlib
-import io
 import os
 import shlex
 import subprocess
 import sys
-import traceback
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
+
+from run_cell import run_cell
 
 ROOT = Path(__file__).parents[2]
 MADE = Path(__file__).parent / "made"
@@ -40,28 +39,36 @@ def _made_by(script: str) -> str:
 
 
 def of_cell(code: str) -> str:
-    """What a cell prints, an exception's last line included: on its own, as in the browser."""
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        try:
-            exec(compile(code, "cell", "exec"), {"__name__": "__main__"})
-        except Exception as error:
-            printed.write("".join(traceback.format_exception_only(error)))
-    return printed.getvalue().rstrip()
+    """What a cell prints: on its own, as in the browser."""
+    return run_cell(code)[0]
 
 
 def of_command(command: str) -> str:
     """What a command of ours prints. Raises ValueError where it fails."""
-    kept = MADE / "outputs" / f"{sha256((command + digest()).encode()).hexdigest()[:24]}.txt"
+    words = shlex.split(command)
+    programs = {"minipaged": ["-m", "minipaged"], "pytest": ["-m", "pytest"]}
+    return _of_python([*programs[words[0]], *words[1:]], may_fail="pytest" in words)
+
+
+def of_script(code: str) -> str:
+    """What Python code prints. Raises ValueError where it fails."""
+    return _of_python(["-c", code])
+
+
+def _of_python(arguments: list[str], may_fail: bool = False) -> str:
+    """What Python prints with these arguments, or printed when the sources were as they are."""
+    kept = MADE / "outputs" / f"{sha256((repr(arguments) + digest()).encode()).hexdigest()[:24]}.txt"
     if not kept.is_file():
-        words = shlex.split(command)
-        programs = {"minipaged": ["-m", "minipaged"], "pytest": ["-m", "pytest"]}
         environment = os.environ | {"COLUMNS": "86", "NO_COLOR": "1", "PYTHONDONTWRITEBYTECODE": "1"}
         done = subprocess.run(
-            [sys.executable, *programs[words[0]], *words[1:]],
-            cwd=ROOT, env=environment, capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        if done.returncode and "pytest" not in words:
+            [sys.executable, *arguments],
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode and not may_fail:
             raise ValueError(f"exit code {done.returncode}: {done.stderr[-500:]}")
         kept.parent.mkdir(parents=True, exist_ok=True)
         kept.write_text("\n".join(line.rstrip() for line in done.stdout.splitlines()).strip("\n"))
@@ -75,4 +82,6 @@ def digest() -> str:
     for folder in SOURCES:
         for path in sorted((ROOT / folder).rglob("*.py")):
             total.update(path.read_bytes())
+    for path in sorted((ROOT / "benchmarks").glob("*.json")):
+        total.update(path.read_bytes())
     return total.hexdigest()

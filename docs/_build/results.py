@@ -16,11 +16,30 @@ NAMES = {
 }
 
 
-def table(path: Path) -> str:
-    """The table of one file, and below it where and when. Raises LookupError for a file of unknown kind."""
+def table(path: Path, part: str = "") -> str:
+    """The table of one file, and below it where and when. Raises LookupError for a file of unknown kind.
+
+    part: of the paper's figures, which.
+    """
     results = json.loads(path.read_text(encoding="utf-8"))
+    if part:
+        return _paper(results, part)
     make = MAKERS[path.stem.partition("-")[2]]
     return f"{make(results)}\n\n{_where(results)}"
+
+
+def _paper(results: dict[str, Any], part: str) -> str:
+    """All tables of one figure, the paper's numbers beside ours."""
+    tables = [
+        f"**{figure['title']}**\n\n"
+        + _rows(["", "paper", "here"], [[row[key] for key in ("what", "paper", "ours")] for row in figure["rows"]])
+        + (f"\n\n*{figure['remark']}*" if figure["remark"] else "")
+        for figure in results["figures"]
+        if figure["name"] == part
+    ]
+    if not tables:
+        raise LookupError(f"no figure {part} was measured")
+    return "\n\n".join([*tables, _where(results)])
 
 
 def _bench(results: dict[str, Any]) -> str:

@@ -72,26 +72,39 @@ def random_rows(random: Random, *shape: int) -> Any:
 # ---- visible_blocks ---------------------------------------------------------------------------------------
 
 
+LAST_ENTRY = (
+    "the table has an entry for each block that holds a token, and no more to rely on: go up to the last "
+    "visible position's block, (end - 1) // block_size, and not one further"
+)
+
+
 def check_visible(
-    exercise: ModuleType, table: list[int], first: int, end: int, expected: list[list[int]], named: int = 9
+    exercise: ModuleType,
+    table: list[int],
+    first: int,
+    end: int,
+    expected: list[list[int]],
+    named: int = 9,
+    why: str = "",
 ) -> None:
     """`expected` lists the positions of each block; `named` is how many entries of the table are filled."""
     positions = range(end)
     keys = shared_pool(column(positions), table[:named], 4, 6)
     values = shared_pool(column([100 + p for p in positions]), table[:named], 4, 6)
     tried = f"visible_blocks, block size 4, block_table {table}, positions {first} to {end - 1}"
-    raises = (
-        "the table has an entry for each block that holds a token, and no more to rely on: go up to the last "
-        "visible position's block, (end - 1) // block_size, and not one further"
-    )
-    with trying(tried, raises):
+    with trying(tried, why or LAST_ENTRY):
         got = [(list(k), list(v)) for k, v in exercise.visible_blocks(keys, values, table, first, end)]
     pairs = [(column(block), column([100 + p for p in block])) for block in expected]
-    check(f"{tried}: pairs (keys, values), key p being p and value p 100 + p", got, pairs, _not_visible)
+    check(
+        f"{tried}: pairs (keys, values), key p being p and value p 100 + p",
+        got,
+        pairs,
+        lambda got: why or _not_visible(got, pairs),
+    )
 
 
-def _not_visible(got: list[Any]) -> str:
-    numbers = _numbers(got)
+def _not_visible(got: list[Any], pairs: list[Any]) -> str:
+    numbers, wanted = _numbers(got), _numbers(pairs)
     if any(number != number for number in numbers):
         return (
             "NaN: a slot was handed out that was never written. The last block is treated as full, but it "
@@ -101,8 +114,18 @@ def _not_visible(got: list[Any]) -> str:
         return (
             "these are somebody else's: the block table was not asked. Entry j says which block holds part j"
         )
+    if [] in [part for pair in got for part in pair] and len(numbers) < len(wanted):
+        return (
+            "a block came out empty that has visible slots: end % block_size is 0 where the last block is "
+            "full. A block's slice ends at end - index * block_size, or at block_size if that is less"
+        )
     if [] in [part for pair in got for part in pair]:
         return "a block without a visible slot is none: nothing is to be yielded for it"
+    if len(got) == len(pairs) and all(pair in got for pair in pairs):
+        return (
+            "the right blocks in the wrong order: first entry 0 of the table, then entry 1, whatever ids "
+            "stand there. A sequence's blocks lie in any order in the pool"
+        )
     if any(_first(keys) >= 100 for keys, _ in got):
         return "keys come first, and then values"
     if len(numbers) % 2 or any(len(keys) != len(values) for keys, values in got):
@@ -115,8 +138,10 @@ def _not_visible(got: list[Any]) -> str:
 
 def test_visible_blocks_of_one_block(exercise: ModuleType) -> None:
     """A sequence in one block: the slots that are written, and no others."""
-    check_visible(exercise, [0], 0, 1, [[0]])
+    check_visible(exercise, [2], 0, 1, [[0]])
     check_visible(exercise, [2], 0, 3, [[0, 1, 2]])
+    why = "block 0 is a block like any other: 0 is falsy in Python, but it is an id here, and not `none`"
+    check_visible(exercise, [0], 0, 1, [[0]], why=why)
 
 
 def test_a_full_block_is_not_followed_by_another(exercise: ModuleType) -> None:
@@ -145,6 +170,16 @@ def test_a_part_of_the_context(exercise: ModuleType) -> None:
     check_visible(exercise, [2, 0], 5, 8, [[5, 6, 7]])
     check_visible(exercise, [2, 0, 4, 1], 6, 13, [[6, 7], [8, 9, 10, 11], [12]])
     check_visible(exercise, [2, 0, 4], 3, 4, [[3]])
+
+
+def test_entries_before_the_part_are_not_followed(exercise: ModuleType) -> None:
+    """What stands in the table before the first visible block means nothing, but it has its place."""
+    why = (
+        "entry j is block j of the sequence, whatever the entries before it say: -1 stands in entry 0, and "
+        "positions 4 to 7 are in entry 1. Take out no entries, they would all move up"
+    )
+    check_visible(exercise, [-1, 2], 4, 6, [[4, 5]], why=why)
+    check_visible(exercise, [-1, -1, 2], 9, 12, [[9, 10, 11]], why=why)
 
 
 def test_blocks_of_one_slot(exercise: ModuleType) -> None:
@@ -283,7 +318,9 @@ def test_a_fold_leaves_alone_what_it_was_given(exercise: ModuleType) -> None:
         exercise.fold_block(exercise.Partial(0.0, 2.0, weighted), scores, values)
     why = "the list inside the Partial was changed: build a new one"
     check(f"weighted of the Partial given to {tried}", weighted, [4.0], why)
-    check(f"scores and values given to {tried}", (scores, values), ([log(2), 0.0], [[10.0], [6.0]]), why)
+    why = "this list is the caller's, and it was changed: put the weights in a list of their own"
+    check(f"scores given to {tried}", scores, [log(2), 0.0], why)
+    check(f"values given to {tried}", values, [[10.0], [6.0]], why)
 
 
 def test_blocks_of_any_length_make_one_softmax(exercise: ModuleType) -> None:
@@ -423,12 +460,16 @@ def test_no_other_scale_is_applied(exercise: ModuleType) -> None:
 def test_large_scores(exercise: ModuleType) -> None:
     """Scores of 1000 overflow nothing, and those of -1000 don't vanish."""
     values = pool_of(column([0, 4]), [0, 1], 1, 2)
-    for shift in (1000.0, -1000.0):
+    vanished = (
+        "exp(-1000) is 0, and so is a sum of such weights: relative to the largest score, which may be far "
+        "below 0, one weight is 1"
+    )
+    for shift, raises in ((1000.0, NOT_LARGER), (-1000.0, vanished)):
         keys = pool_of(column([shift, shift + log(3)]), [0, 1], 1, 2)
         tried = (
             f"decode_attention of query 1, block size 1, keys {shift:g} and {shift:g} + log 3, values 0 and 4"
         )
-        got = attend(exercise, tried, [[1.0]], keys, values, [0, 1], 2, NOT_LARGER)
+        got = attend(exercise, tried, [[1.0]], keys, values, [0, 1], 2, raises)
         why = "only differences of scores count: weights 1 and 3, so 3. Subtract the maximum first"
         check_close(tried, got, [[3.0]], why, tolerance=1e-8)
 
@@ -522,6 +563,19 @@ def test_it_reads_and_changes_nothing(exercise: ModuleType) -> None:
     check_close(f"{tried}, a second time", second, first, "something was kept from the call before")
 
 
+def test_each_call_answers_for_itself(exercise: ModuleType) -> None:
+    """Another query has another answer, and the answer that was given before stays as it was."""
+    keys, values = pool_of(column([0, 1]), [0], 2, 1), pool_of(column([0, 4]), [0], 2, 1)
+    tried = "decode_attention of query 0, then of query 100, keys 0 and 1, values 0 and 4"
+    first = attend(exercise, tried, [[0.0]], keys, values, [0], 2)
+    check_close(f"the first answer of {tried}", first, [[2.0]], "both scores are 0: the mean of 0 and 4")
+    second = attend(exercise, tried, [[100.0]], keys, values, [0], 2)
+    why = "the answer of an earlier call was given again: the same cache and length, but another query"
+    check_close(f"the second answer of {tried}", second, [[4.0]], why)
+    why = "both calls returned the same list, so the second wrote over the first's: make a new list each time"
+    check_close(f"the first answer after both of {tried}", first, [[2.0]], why)
+
+
 def _unwritten(got: Any) -> str:
     """Why a result is NaN, or nothing."""
     if any(x != x for x in _numbers(got)):
@@ -601,9 +655,16 @@ def test_merging_two_parts(exercise: ModuleType) -> None:
 
 def test_merging_parts_with_large_scores(exercise: ModuleType) -> None:
     """Maxima of any size: only their differences count."""
+    why = "both have the same maximum, so each counts as it is: (2 + 4) / (1 + 1). -1000 is a maximum like 0"
+    below = "relative to 0 both parts weigh exp(-1000), which is 0: bring them to their own largest maximum"
+    check_merge(exercise, [(-1000.0, 1.0, [2.0]), (-1000.0, 1.0, [4.0])], [3.0], why, below)
     why = "the part with the larger maximum weighs exp(2000) times as much: bring all to the largest maximum"
     check_merge(exercise, [(1000.0, 1.0, [7.0]), (-1000.0, 1.0, [2.0])], [7.0], why, NOT_LARGER)
-    check_merge(exercise, [(-1000.0, 1.0, [2.0]), (-1000.0, 1.0, [4.0])], [3.0], why, NOT_LARGER)
+    last = (
+        "exp(x) overflows beyond x = 709: bring all parts to the largest maximum of all, which isn't always "
+        "that of the first part"
+    )
+    check_merge(exercise, [(-1000.0, 1.0, [2.0]), (1000.0, 1.0, [4.0])], [4.0], why, last)
 
 
 def test_an_empty_part_is_neutral(exercise: ModuleType) -> None:

@@ -142,6 +142,34 @@ def test_the_last_user_keeps_the_block(exercise: ModuleType) -> None:
     check("copy_on_write by the first writer again", again, None, why)
 
 
+def test_a_block_with_many_users(exercise: ModuleType) -> None:
+    """However many users a block has, a writer gets its copy and gives up one use."""
+    for users in (4, 9):
+        allocator, tables = sharing(3, 1, users)
+        tried = f"copy_on_write([0], 0), where block 0 has {users} users"
+        with trying(tried):
+            pair = exercise.copy_on_write(tables[0], 0, allocator)
+        why = f"{users} users: any number above 1 means that someone else reads this block"
+        check(tried, pair, (0, 1), why)
+        check(f"the writer's table after {tried}", tables[0], [1], why)
+        why = f"one writer gives up one use, its own: {users - 1} are left, and block 1 has one"
+        check(f"all counts after {tried}", counts(allocator), [users - 1, 1, 0], why)
+
+
+def test_a_table_that_names_a_block_twice(exercise: ModuleType) -> None:
+    """`index` says which entry is written to; another entry may name the same block, as another user."""
+    for index, expected in ((1, [0, 1]), (0, [1, 0])):
+        allocator, (table, _) = sharing(3, 1, users=2)
+        table += [0]
+        tried = f"copy_on_write([0, 0], {index}), where block 0 has two users: both are entries of this table"
+        with trying(tried):
+            pair = exercise.copy_on_write(table, index, allocator)
+        check(tried, pair, (0, 1), _wrong_pair)
+        why = "repoint entry `index` and no other: don't look for the block's id in the table"
+        check(f"the table after {tried}", table, expected, why)
+        check(f"all counts after {tried}", counts(allocator), [1, 1, 0], _wrong_counts)
+
+
 def test_no_block_is_left(exercise: ModuleType) -> None:
     """In a full pool the writer is refused, and nothing has changed: it can wait, and try again."""
     allocator, (writer, other) = sharing(2, 2, users=2)
@@ -153,7 +181,12 @@ def test_no_block_is_left(exercise: ModuleType) -> None:
         "only step that can fail, and change the rest after it"
     )
     check(f"all counts after the refused {tried}", counts(allocator), [2, 2], why)
-    check(f"both tables after the refused {tried}", [writer, other], [[0, 1], [0, 1]], why)
+    why = (
+        "the entry was set before `allocate` had answered: take the new block first, the only step that "
+        "can fail, and repoint the entry after it"
+    )
+    check(f"the writer's table after the refused {tried}", writer, [0, 1], why)
+    check(f"the other table after the refused {tried}", other, [0, 1], "only the writer's table changes")
 
 
 def test_a_block_of_ones_own_in_a_full_pool(exercise: ModuleType) -> None:
@@ -217,6 +250,21 @@ def test_one_launch_where_nothing_meets(exercise: ModuleType) -> None:
     )
 
 
+def test_every_call_cuts_anew(exercise: ModuleType) -> None:
+    """What one call returned is not changed by the next one."""
+    tried = "independent_copies([(0, 1)]) after a call with [(0, 1)]"
+    with trying(tried):
+        first = exercise.independent_copies([(0, 1)])
+        second = exercise.independent_copies([(0, 1)])
+    why = "pairs of an earlier call are still there: lists and sets begin empty in each call"
+    check(tried, [list(launch) for launch in second], [[(0, 1)]], why)
+    tried = "independent_copies([(0, 1)]), kept while independent_copies([(2, 3)]) is called"
+    with trying(tried):
+        exercise.independent_copies([(2, 3)])
+    why = "both calls returned the same list, so the second wrote over the first's: make a new list each time"
+    check(tried, [list(launch) for launch in first], [[(0, 1)]], why)
+
+
 def test_reading_twice_is_no_conflict(exercise: ModuleType) -> None:
     """Two copies of the same source may share a launch."""
     why = "both only read block 0: that may happen at once, and is what two samples of one prompt do"
@@ -242,6 +290,20 @@ def test_a_destination_twice(exercise: ModuleType) -> None:
     """Of two copies into one block the later one counts."""
     why = "both write block 2, and the later one counts: at once, either could be the last"
     check_launches(exercise, [(0, 2), (1, 2)], [[(0, 2)], [(1, 2)]], why)
+
+
+def test_a_pair_onto_itself(exercise: ModuleType) -> None:
+    """A block copied onto itself is a pair like any other: the cut asks only what earlier pairs do."""
+    why = "every pair once: independent_copies cuts the row, it leaves out nothing"
+    check_launches(exercise, [(1, 1)], [[(1, 1)]], why)
+    why = "a pair is compared with the earlier ones of its launch, and not with itself: (0, 1) has no block 2"
+    check_launches(exercise, [(0, 1), (2, 2)], [[(0, 1), (2, 2)]], why)
+    check_launches(
+        exercise,
+        [(1, 1), (0, 1)],
+        [[(1, 1)], [(0, 1)]],
+        "the second pair writes block 1, which the first one reads and writes: it needs a launch of its own",
+    )
 
 
 def test_a_new_launch_starts_afresh(exercise: ModuleType) -> None:
@@ -364,6 +426,16 @@ def test_all_pairs_are_copied(exercise: ModuleType) -> None:
         [["c"], ["c"], ["c"], ["d"], ["a"]],
         why,
     )
+
+
+def test_the_lists_of_pairs_are_the_callers(exercise: ModuleType) -> None:
+    """`sources` and `destinations` are read, not used up."""
+    sources, destinations = [0, 2], [1, 3]
+    tried = "copy_blocks from blocks 0, 2 to blocks 1, 3"
+    pool = copied(exercise, tried, [["a"], ["b"], ["c"], ["d"]], sources, destinations)
+    check(f"the pool after {tried}", pool, [["a"], ["a"], ["c"], ["c"]], "both pairs are copied")
+    why = "the lists that were passed are the caller's: go through them with zip, and take nothing out"
+    check(f"sources and destinations after {tried}", (sources, destinations), ([0, 2], [1, 3]), why)
 
 
 def test_a_copy_has_nothing_in_common_with_its_source(exercise: ModuleType) -> None:

@@ -126,12 +126,13 @@ def check_copies(
     parents: list[int],
     told: str,
     want: int,
+    why: str = "",
 ) -> None:
     tried = f"copies_needed of {told}, parents {parents}"
     before = state(pool, tables)
     with trying(tried, "a table of no tokens has no last block: ask num_empty_slots before blocks[-1]"):
         got = exercise.copies_needed(tables, parents, pool)
-    check(tried, got, want, lambda got: _wrong_copies(got, want, told))
+    check(tried, got, want, lambda got: why or _wrong_copies(got, want, told))
     check(f"counts and free blocks after {tried}", state(pool, tables), before, NO_CHANGE)
     with trying(f"{tried} as a generator", ONCE):
         check(f"{tried} as a generator", exercise.copies_needed(tables, iter(parents), pool), want, ONCE)
@@ -204,6 +205,17 @@ def test_somebody_else_reads_the_last_block(exercise: ModuleType) -> None:
         pool.share([1])
         told = f"one beam ({PARTIAL}), where somebody else uses block 1"
         check_copies(exercise, pool, tables, parents, told, want)
+    why = (
+        "count the writers, not the users: two others read block 1, but only new beams write to it, and each "
+        "of these needs one copy. The count of a block says whether its writers are all its users, no more"
+    )
+    for parents, want in (([0], 1), ([0, 0], 2)):
+        pool = BlockAllocator(6)
+        tables = [beam(pool, 6)]
+        pool.share([1])
+        pool.share([1])
+        told = f"one beam ({PARTIAL}), where two others use block 1"
+        check_copies(exercise, pool, tables, parents, told, want, why)
 
 
 # ---- fork_beams -------------------------------------------------------------------------------------------
@@ -215,16 +227,16 @@ def check_fork(
     tables: list[BlockTable],
     parents: list[int],
     want_counts: list[int],
+    why: str = "",
 ) -> list[BlockTable]:
     names = " and ".join(str(table.blocks) for table in tables)
     want = [(list(tables[parent].blocks), tables[parent].num_tokens) for parent in parents]
     tried = f"fork_beams of beams with blocks {names or 'none'}, parents {parents}"
-    with trying(
-        tried,
+    in_between = (
         "blocks that live on may not fall to zero in between, or they are free before they can be shared: "
-        "share the "
-        "blocks of all new tables first, then free the old ones",
-    ):
+        "share the blocks of all new tables first, then free the old ones"
+    )
+    with trying(tried, why or in_between):
         new = exercise.fork_beams(tables, parents, pool)
     check(
         f"blocks and num_tokens of {tried}",
@@ -259,7 +271,8 @@ def test_a_fork_moves_counts_and_nothing_else(exercise: ModuleType) -> None:
     """New tables name their parents' blocks, and a count says how many tables do."""
     for parents, want in (([0], [1, 1, 0]), ([0, 0], [2, 2, 0]), ([0, 0, 0], [3, 3, 0]), ([], [0, 0, 0])):
         pool = BlockAllocator(3)
-        check_fork(exercise, pool, [beam(pool, 6)], parents, want)
+        why = "a fork copies nothing, so it needs no block and asks for no room" if len(parents) > 2 else ""
+        check_fork(exercise, pool, [beam(pool, 6)], parents, want, why)
     pool = BlockAllocator(3)
     check_fork(exercise, pool, [], [], [0, 0, 0])
 
@@ -325,6 +338,19 @@ def check_refusals(function: Any, name: str) -> None:
     tried = f"{name} of the same table twice, parents [0]"
     check_raises(tried, ValueError, lambda: function([table, table], [0], pool), why)
     check(f"counts, free blocks and tables after {tried}", state(pool, [table]), before, early)
+    table = BlockTable(4, [5], 3)
+    why = (
+        "block 5 is free, so no table may name it. Also where each beam goes on for itself the tables are "
+        "looked at: _check_beams comes before anything else"
+    )
+    tried = f"{name} of a beam with block 5, which is free, parents [0]"
+    check_raises(tried, ValueError, lambda: function([table], [0], pool), why)
+    check(
+        f"counts, free blocks and tables after {tried}",
+        state(pool, [table]),
+        [*before[:2], [([5], 3)]],
+        early,
+    )
 
 
 def test_parents_of_a_fork_may_be_any_iterable(exercise: ModuleType) -> None:
@@ -346,17 +372,17 @@ def check_reorder(
     parents: list[int],
     want: tuple[list[list[int]], list[tuple[int, int]]],
     want_counts: list[int],
+    why: str = "",
 ) -> None:
     sizes = " and ".join(f"{table.blocks} ({table.num_tokens} tokens)" for table in tables)
     tried = (
         f"reorder_beams of beams with blocks {sizes}, block size {tables[0].block_size}, parents {parents}"
     )
     num_tokens = [tables[parent].num_tokens for parent in parents]
-    with trying(
-        tried, "a table of no tokens has no last block, and what fork_beams may not do, this may not either"
-    ):
+    no_tokens = "a table of no tokens has no last block, and what fork_beams may not do, this may not either"
+    with trying(tried, why or no_tokens):
         new, pairs = exercise.reorder_beams(tables, parents, pool)
-    check(f"pairs to copy of {tried}", list(pairs), want[1], lambda got: _wrong_pairs(got, want[1]))
+    check(f"pairs to copy of {tried}", list(pairs), want[1], lambda got: why or _wrong_pairs(got, want[1]))
     why = "each writer but the last points its last entry at its copy; all other entries are the parent's"
     check(f"blocks of {tried}", blocks(new), want[0], why)
     why = "a copy adds no token: num_tokens is the parent's"
@@ -440,6 +466,26 @@ def test_beams_that_shared_their_last_block(exercise: ModuleType) -> None:
     check_reorder(exercise, pool, [first, sharing(pool, first)], [1, 0], want, [2, 1, 1, 0])
 
 
+def test_beams_that_go_on_for_themselves(exercise: ModuleType) -> None:
+    """Where new beam i continues old beam i there may be copies, too: writers of a shared block part now."""
+    why = (
+        "each beam goes on for itself, and yet both are about to write to block 1: it is not by the parents "
+        "that a copy is needed, but by who else names the last block"
+    )
+    pool = BlockAllocator(4)
+    first = beam(pool, 6)
+    want = ([[0, 2], [0, 1]], [(1, 2)])
+    check_reorder(exercise, pool, [first, sharing(pool, first)], [0, 1], want, [2, 1, 1, 0], why)
+    why = (
+        "the only beam goes on for itself, and yet somebody else reads block 1, which it is about to write "
+        "to: it is not by the parents that a copy is needed, but by who else names the last block"
+    )
+    pool = BlockAllocator(4)
+    first = beam(pool, 6)
+    sharing(pool, first)  # somebody else
+    check_reorder(exercise, pool, [first], [0], ([[0, 2]], [(1, 2)]), [2, 1, 1, 0], why)
+
+
 def test_a_block_that_somebody_else_reads(exercise: ModuleType) -> None:
     """Where others read the block, the last writer gets a copy, too."""
     pool = BlockAllocator(4)
@@ -450,10 +496,16 @@ def test_a_block_that_somebody_else_reads(exercise: ModuleType) -> None:
 
 def test_a_pruned_beam_makes_room(exercise: ModuleType) -> None:
     """In a full pool the blocks that a pruned beam gives up are there for the copies."""
+    why = (
+        "no block is free, but the pruned beam gives up its one, and the copy may take it: fork first, which "
+        "frees it, and ask _check_room for room, which counts such blocks, too"
+    )
     pool = BlockAllocator(2)
-    check_reorder(exercise, pool, [beam(pool, 2), beam(pool, 3)], [0, 0], ([[1], [0]], [(0, 1)]), [1, 1])
+    tables = [beam(pool, 2), beam(pool, 3)]
+    check_reorder(exercise, pool, tables, [0, 0], ([[1], [0]], [(0, 1)]), [1, 1], why)
     pool = BlockAllocator(2)
-    check_reorder(exercise, pool, [beam(pool, 2), beam(pool, 3)], [1, 1], ([[0], [1]], [(1, 0)]), [1, 1])
+    tables = [beam(pool, 2), beam(pool, 3)]
+    check_reorder(exercise, pool, tables, [1, 1], ([[0], [1]], [(1, 0)]), [1, 1], why)
 
 
 def test_no_room_changes_nothing(exercise: ModuleType) -> None:

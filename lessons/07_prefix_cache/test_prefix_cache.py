@@ -23,6 +23,11 @@ def content_hash(parent_digest: Any, content: tuple[Any, ...]) -> tuple[Any, ...
     return content
 
 
+def two_blocks_hash(parent_digest: Any, content: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Digests collide where a block's own tokens and those of the block before are equal."""
+    return (parent_digest[-1] if parent_digest else None, content)
+
+
 def new_cache(exercise: ModuleType, num_blocks: int) -> Any:
     return exercise.PrefixCache(BlockAllocator(num_blocks))
 
@@ -88,10 +93,10 @@ def test_other_tokens_have_another_digest(exercise: ModuleType) -> None:
     reasons = {
         ((1, 2), (2, 1)): "order counts",
         ((1, 23), (12, 3)): "the ids' digits were joined: where one id ends and the next begins is lost",
-        ((-1, 2), (-2, 2)): "Python's hash(-1) == hash(-2): its own hash is no digest",
         ((1, 2), (257, 2)): "a token id takes more than one byte",
         ((1, 2), (65537, 2)): "a token id takes more than two bytes",
         ((1, 2), (2**32 + 1, 2)): "a token id may take 8 bytes",
+        ((1, 2), (2**61, 2)): "Python's hash(2**61) == hash(1): its own hash is no digest",
         ((1, 2, 3, 4), (1, 2, 3, 5)): "all tokens count, the last one too",
         ((1, 2, 3, 4), (0, 2, 3, 4)): "all tokens count, the first one too",
         ((0, 0), (0, 0, 0)): "the number of tokens counts",
@@ -106,17 +111,30 @@ def test_other_tokens_have_another_digest(exercise: ModuleType) -> None:
 
 def test_another_salt_has_another_root(exercise: ModuleType) -> None:
     """The root's digest is that of its salt."""
-    salts = [None, "", "None", "a", "b", "ab", "é"]
+    salts = [None, "", "None", "a", "A", "b", "ab", "é"]
     for i, one in enumerate(salts):
         for two in salts[:i]:
             tried = f"chain_hash(None, ({one!r},)) and chain_hash(None, ({two!r},)), two roots"
             with trying(tried, "the root hashes its salt: a string, or None"):
                 same = exercise.chain_hash(None, (one,)) == exercise.chain_hash(None, (two,))
             why = "the salt is missing in the digest: requests with different salts must share nothing"
+            if one and two and one.lower() == two.lower():
+                why = "a salt counts as it stands, capital letters included: hash the string itself"
             check_true(tried, not same, "two digests", "the same digest twice", why)
 
 
 # ---- PrefixChain ------------------------------------------------------------------------------------------
+
+
+def test_the_first_link(exercise: ModuleType) -> None:
+    """chain[0] is the link of block 0, as soon as that is full."""
+    root = "_links begins with the root, so the link of block 0 is at 1, and the root is its parent"
+    full = "4 tokens fill a block of 4: the last block may end where the tokens end, and is full then"
+    for length, why in ((5, root), (4, full)):
+        tried = f"chain[0] of tokens {A[:length]}, block size 4"
+        with trying(tried, why):
+            link = exercise.PrefixChain(A[:length], 4)[0]
+        check(f"content of {tried}", link.content, (5, 6, 7, 8), f"tokens 0 to 3, as a tuple. {root}")
 
 
 def test_a_link_for_each_full_block(exercise: ModuleType) -> None:
@@ -153,6 +171,18 @@ def test_a_link_for_each_full_block(exercise: ModuleType) -> None:
             check_true(
                 f"chain[0] asked twice, {tried}", chain[0] is links[0], "one object", "two objects", why
             )
+
+
+def test_a_late_link_of_a_long_prompt(exercise: ModuleType) -> None:
+    """The first link that is asked for may be any."""
+    tried = "chain[4999] of 5000 tokens, block size 1, which is asked for first"
+    why = (
+        "a function that calls itself for the block before goes as deep as the prompt is long, and Python "
+        "ends that at about 1000: make the missing links in a loop"
+    )
+    with trying(tried, why):
+        link = exercise.PrefixChain([0] * 4999 + [7], 1)[4999]
+    check(f"content of {tried}", link.content, (7,), "the last token")
 
 
 def test_each_digest_is_made_once_from_the_one_before(exercise: ModuleType) -> None:
@@ -299,12 +329,12 @@ def test_nothing_is_found_past_a_hole(exercise: ModuleType) -> None:
     )
     with trying("publish of blocks 1 and 2 of 3"):
         cache.publish(chain, blocks, 1, 3)
-    check(
-        "lookup where blocks 1 and 2 are published, and 0 is not", found(exercise, cache, [*A, 0]), [], hole
-    )
     findable = [cache.is_findable(block) for block in range(4)]
     why = "publish makes blocks start to stop - 1 findable, and no others"
     check("is_findable of blocks 0 to 3 after publish from 1 to 3", findable, [False, True, True, False], why)
+    check(
+        "lookup where blocks 1 and 2 are published, and 0 is not", found(exercise, cache, [*A, 0]), [], hole
+    )
     with trying("publish of block 0 after blocks 1 and 2"):
         cache.publish(chain, blocks, 0, 1)
     why = "once the hole is filled the whole prefix is known"
@@ -320,6 +350,7 @@ def test_a_partial_block_is_not_published(exercise: ModuleType) -> None:
         (8, 3, 0, 3),
         (8, 2, -1, 1),
         (3, 1, 0, 1),
+        (4, 0, 0, 1),
     ):
         cache = new_cache(exercise, 4)
         blocks = cache.allocator.allocate(num_blocks)
@@ -333,6 +364,8 @@ def test_a_partial_block_is_not_published(exercise: ModuleType) -> None:
             "a partial block can't be published: what it will hold isn't known. Full are as many as "
             "len(token_ids) // block_size, and the table must have them"
         )
+        if start < 0:
+            why = "start is negative: blocks are counted from 0, but Python reads blocks[-1] as the last one"
         check_raises(
             tried,
             IndexError,
@@ -393,6 +426,21 @@ def test_a_second_copy_stays_a_plain_block(exercise: ModuleType) -> None:
     check("free blocks after the second copy was freed", sorted(state(cache)[0]), [2, 3, 4, 5], why)
 
 
+def test_what_follows_a_known_beginning_is_published(exercise: ModuleType) -> None:
+    """Blocks that are known already are passed by, and those behind them become findable."""
+    cache = new_cache(exercise, 4)
+    published(exercise, cache, [5, 6, 7, 8])
+    ids = [5, 6, 7, 8, 1, 2, 3, 4, 9]
+    published(exercise, cache, ids)
+    tried = f"5 6 7 8 was published in block 0, and then {ids} in blocks 1, 2 and 3, block size 4"
+    why = (
+        "block 1 is a second copy of what block 0 holds and stays plain, but nobody has published what "
+        "block 2 holds: where one is known go on with the next, for a known beginning is the usual case"
+    )
+    check(f"findable blocks after {tried}", state(cache)[2], [0, 2], why)
+    check(f"lookup of {ids} after {tried}", found(exercise, cache, ids), [0, 2], why)
+
+
 # ---- collisions -------------------------------------------------------------------------------------------
 
 
@@ -438,6 +486,71 @@ def test_the_whole_chain_is_compared(exercise: ModuleType) -> None:
     )
 
 
+def test_a_chain_of_another_length_is_different(exercise: ModuleType) -> None:
+    """An equal block that was reached by a longer way isn't the same prefix."""
+    cache = new_cache(exercise, 4)
+    blocks = cache.allocator.allocate(2)
+    ids = [1, 1, 1, 1, 5, 5, 5, 5]
+    with trying(f"publish of block 1 alone of tokens {ids}, with a hash that is always 0"):
+        cache.publish(exercise.PrefixChain(ids, 4, hash_function=constant_hash), blocks, 1, 2)
+    tried = f"lookup of [5, 5, 5, 5, 9], after block 1 of {ids} was published (the hash is always 0)"
+    why = (
+        "5 5 5 5 is known after 1 1 1 1, and not as the beginning. Digests of the links before may be equal, "
+        "too: compare the whole chain with same_tokens"
+    )
+    check(tried, found(exercise, cache, [5, 5, 5, 5, 9], hash_function=constant_hash), [], why)
+
+
+def test_the_salt_is_compared(exercise: ModuleType) -> None:
+    """The root is a link as well: under another salt the same tokens are another prefix."""
+    cache = new_cache(exercise, 4)
+    published(exercise, cache, A[:4], salt="a", hash_function=constant_hash)
+    ids = [5, 6, 7, 8, 1]
+    tried = f"lookup of {ids} with the salt 'b', after 5 6 7 8 was published with 'a' (the hash is always 0)"
+    why = (
+        "all tokens are equal, and the salts are not: the salt is the content of the root, and same_tokens "
+        "goes back as far as that"
+    )
+    check(tried, found(exercise, cache, ids, salt="b", hash_function=constant_hash), [], why)
+
+
+def test_the_chain_is_compared_back_to_its_root(exercise: ModuleType) -> None:
+    """Two equal blocks in a row don't make two prefixes equal."""
+    cache = new_cache(exercise, 6)
+    for ids in ([1, 5, 7], [2, 5]):
+        blocks = cache.allocator.allocate(len(ids))
+        with trying(f"publish of tokens {ids}, block size 1, with a hash that sees two blocks only"):
+            cache.publish(exercise.PrefixChain(ids, 1, None, two_blocks_hash), blocks, 0, len(ids))
+    tried = (
+        "lookup of [2, 5, 7, 9], block size 1, after 1 5 7 was published in blocks 0 to 2 and 2 5 in blocks "
+        "3 and 4, with a hash that sees a block and the one before it"
+    )
+    why = (
+        "block 2 holds 7 after 1 5, which isn't 7 after 2 5: compare the whole chain with same_tokens, and "
+        "not only the last two links"
+    )
+    with trying(tried, why):
+        got = cache.lookup(exercise.PrefixChain([2, 5, 7, 9], 1, None, two_blocks_hash))
+    check(tried, got, [3, 4], why)
+
+
+def test_a_known_link_is_adopted(exercise: ModuleType) -> None:
+    """A chain takes over the links that it was found equal to, so that it is compared once."""
+    cache = new_cache(exercise, 3)
+    published(exercise, cache, A[:8])
+    one, two = exercise.PrefixChain(A[:9], 4), exercise.PrefixChain(A[:9], 4)
+    tried = f"lookup of {A[:9]} by two chains, after its first 8 tokens were published from another one"
+    with trying(tried):
+        cache.lookup(one)
+        cache.lookup(two)
+    why = (
+        "each chain still has links of its own, so each further comparison goes back to the root: where "
+        "_find knows a block it calls chain.adopt(index, known)"
+    )
+    for index in (0, 1):
+        check_true(f"chain[{index}] of both after {tried}", one[index] is two[index], "one link", "two", why)
+
+
 # ---- free and share ---------------------------------------------------------------------------------------
 
 
@@ -448,6 +561,8 @@ def test_what_nobody_uses_is_kept_in_line(exercise: ModuleType) -> None:
     with trying("free([0, 1, 2]), where 0 and 1 are findable"):
         unused = cache.free(blocks)
     check("free([0, 1, 2]), where 0 and 1 are findable", unused, [2, 1, 0], "what allocator.free returned")
+    why = "the list of blocks is the caller's: read it, and take nothing out"
+    check("the list of blocks that was passed to free([0, 1, 2])", blocks, [0, 1, 2], why)
     check(
         "cached_blocks after free([0, 1, 2]), where 0 and 1 are findable",
         cache.cached_blocks,
@@ -459,6 +574,11 @@ def test_what_nobody_uses_is_kept_in_line(exercise: ModuleType) -> None:
     check("num_available after that", cache.num_available, 5, "free and cached blocks can be handed out")
     why = "nobody uses the blocks, and a prompt finds them: that is what the cache is for"
     check("lookup of the same tokens after that", found(exercise, cache, A[:10]), [0, 1], why)
+    why = (
+        "to look is not to touch: a prompt that found its blocks may still have to wait, or never run. Share "
+        "takes a block out of the line, and free puts it at the end"
+    )
+    check("cached_blocks after that lookup", cache.cached_blocks, [1, 0], why)
     with trying("free([])"):
         check("free([])", cache.free([]), [], "nothing is given up")
 
@@ -483,10 +603,8 @@ def test_a_hit_leaves_the_line(exercise: ModuleType) -> None:
         "a hit block is in use and must leave the line for eviction (`_unused`), or it is evicted under "
         "its user"
     )
-    with trying(
-        "share([0, 1]) from a generator, where both are cached", "blocks may be gone through only once"
-    ):
-        cache.share(iter([0, 1]))
+    with trying("share([0, 1]), where both are cached"):
+        cache.share([0, 1])
     check("cached_blocks after share([0, 1]), where both were cached", cache.cached_blocks, [], line)
     counts = [cache.reference_count(block) for block in range(3)]
     check("counts after share([0, 1]), where both were cached", counts, [1, 1, 0], "one more use of each")
@@ -505,6 +623,27 @@ def test_a_hit_leaves_the_line(exercise: ModuleType) -> None:
     with trying("free([0, 1]) by the last user"):
         check("free([0, 1]) by the last user", cache.free([0, 1]), [1, 0], "nobody uses them any more")
     check("cached_blocks after free([0, 1]) by the last user", cache.cached_blocks, [1, 0], _wrong_line)
+    once = "blocks may be a generator, which can be gone through only once: blocks = list(blocks)"
+    tried = "share([0, 1]) from a generator, where both are cached"
+    with trying(tried, once):
+        cache.share(iter([0, 1]))
+    counts = [cache.reference_count(block) for block in range(3)]
+    check(f"counts after {tried}", counts, [1, 1, 0], once)
+    check(f"cached_blocks after {tried}", cache.cached_blocks, [], once)
+
+
+def test_a_block_that_is_named_twice(exercise: ModuleType) -> None:
+    """Each time a block is named is one use more, or one less."""
+    cache = new_cache(exercise, 2)
+    cached(exercise, cache, A[:4])
+    why = "named twice, so used twice: pass the blocks on as they are, each as often as it is named"
+    with trying("share([0, 0]), where 0 is cached", why):
+        cache.share([0, 0])
+    check("the count of block 0 after share([0, 0])", cache.reference_count(0), 2, why)
+    with trying("free([0, 0]), where 0 has two users", why):
+        check("free([0, 0]), where 0 has two users", cache.free([0, 0]), [0], why)
+    check("the count of block 0 after free([0, 0])", cache.reference_count(0), 0, why)
+    check("cached_blocks after free([0, 0])", cache.cached_blocks, [0], _wrong_line)
 
 
 def test_what_sharing_and_freeing_refuse(exercise: ModuleType) -> None:
@@ -520,6 +659,18 @@ def test_what_sharing_and_freeing_refuse(exercise: ModuleType) -> None:
     check_raises(tried, ValueError, lambda: cache.free([0]), "nobody uses block 0: the allocator says so")
     why = "the line changed before the allocator had its say: call allocator.free first"
     check(f"{STATE} after the refused {tried}", state(cache), before, why)
+    with trying("share([0]), where 0 is cached"):
+        cache.share([0])
+    before = state(cache)
+    for blocks in ([3, 0], [0, 3]):
+        tried = f"free({blocks}), where 0 has one user and 3 is free"
+        check_raises(
+            tried, ValueError, lambda b=blocks: cache.free(b), "block 3 is free: the allocator says so"
+        )
+        why = (
+            "block 0 was given up before block 3 was refused: free all in one call, which looks at all first"
+        )
+        check(f"{STATE} after the refused {tried}", state(cache), before, why)
 
 
 def test_the_least_recently_used_comes_first(exercise: ModuleType) -> None:
@@ -537,9 +688,14 @@ def test_the_least_recently_used_comes_first(exercise: ModuleType) -> None:
         cache.share([0])
         cache.free([0])
     check("cached_blocks after block 0 was used again", cache.cached_blocks, [1, 2, 0], LRU)
-    evicts = "no block is free, but cached ones can be handed out, too: evict as many as are missing"
+    evicts = (
+        "no block is free, but cached ones can be handed out, too: evict as many as are missing. An evicted "
+        "block is free only once allocator.release was called: without it num_free never grows"
+    )
     with trying("allocate(1), with blocks 1, 2 and 0 cached in this order", evicts):
         taken = cache.allocate(1)
+    why = "one block was missing, so one is evicted: stop as soon as the allocator has enough free blocks"
+    check("how many blocks are cached after that", len(cache.cached_blocks), 2, why)
     check("allocate(1), with blocks 1, 2 and 0 cached in this order", taken, [1], LRU)
     check("cached_blocks after that", cache.cached_blocks, [2, 0], LRU)
 

@@ -46,12 +46,12 @@ class BlockManager:
         return PrefixChain(token_ids, self.block_size, salt)
 
     def append_slot(self, sequence: Sequence) -> tuple[int, int] | None:
-        """Make sure that the newest token of `sequence` has a slot that is its own to write.
+        """Give the newest token of `sequence` a slot, in a block that no other sequence has.
 
         A running sequence has at most one token without a slot: the one that was just sampled. It goes into
         the last block where that has an empty slot, else into a new one. Returns the pair (source,
-        destination) where a shared block must be copied first, else None. Raises OutOfBlocksError with
-        nothing changed.
+        destination) where a shared block must be copied first, else None. Where each token has a slot
+        already nothing changes, and nothing is copied. Raises OutOfBlocksError with nothing changed.
         """
         raise NotImplementedError
 
@@ -60,9 +60,10 @@ class BlockManager:
         raise NotImplementedError
 
     def publish(self, sequence: Sequence, num_computed_tokens: int) -> None:
-        """Note that K and V are written up to `num_computed_tokens`: blocks full of them become findable.
+        """Set the sequence's `num_computed_tokens`, now that K and V of so many are written.
 
-        Those that were full before are published already. Without prefix caching nothing is published.
+        Blocks that they fill become findable; those that were full before are published already. Without
+        prefix caching nothing is published, and the number is set all the same.
         """
         raise NotImplementedError
 

@@ -25,7 +25,7 @@ from .bench_sharing import record_parents
 from .processes import Map, processes
 
 BEAM_TOKENS = 64  # of the searches whose beams are replayed
-FIGURES = ("claims", "example", "waste", "table1", "2", "12", "13", "14", "16", "17", "18", "19")
+FIGURES = ("claims", "example", "waste", "scale", "table1", "2", "12", "13", "14", "16", "17", "18", "19")
 
 
 def bench_paper(args: argparse.Namespace) -> dict[str, Any]:
@@ -83,6 +83,7 @@ def _makers(args: argparse.Namespace, pool: Map) -> list[tuple[str, Callable[[],
         ("example", measured.simple_example),
         ("waste", lambda: measured.expected_waste(10_000)),
         ("18", kernel),
+        ("scale", lambda: simulated.scale(pool)),
         ("table1", simulated.slots),
         ("2", lambda: simulated.memory_shares(pool, args.minutes)),
         ("12", lambda: simulated.sustained(pool, args.minutes)),

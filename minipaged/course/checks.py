@@ -33,7 +33,7 @@ def check(tried: str, got: Any, expected: Any, why: Why) -> None:
     if other is not None and got == expected:
         raise WrongAnswerError(tried, show(expected), _cut(repr(got)), _not_an_int(other))
     if not (type(got) is type(expected) or _both_numbers(got, expected)) or got != expected:
-        raise WrongAnswerError(tried, show(expected), show(got), _reason(why, got))
+        raise WrongAnswerError(tried, *_show_apart(expected, got), _reason(why, got))
 
 
 def check_true(tried: str, holds: Any, expected: str, got: str, why: Why) -> None:
@@ -48,7 +48,7 @@ def check_close(tried: str, got: Any, expected: Any, why: Why, tolerance: float 
     NaN is near nothing. The tolerance is absolute, and relative to numbers above 1.
     """
     if not _is_close(got, expected, tolerance):
-        raise WrongAnswerError(tried, show(expected), show(got), _reason(why, got))
+        raise WrongAnswerError(tried, *_show_apart(expected, got), _reason(why, got))
 
 
 def check_raises(tried: str, error: type[BaseException], call: Callable[[], Any], why: Why) -> BaseException:
@@ -91,6 +91,12 @@ def describe(error: BaseException) -> str:
 def show(value: Any) -> str:
     """A value as the report prints it: floats rounded, long ones cut."""
     return _cut(_rounded(value))
+
+
+def _show_apart(expected: Any, got: Any) -> tuple[str, str]:
+    """Both as `show` has them, with all their digits where they would look the same."""
+    shown = show(expected), show(got)
+    return shown if shown[0] != shown[1] else (_cut(repr(expected)), _cut(repr(got)))
 
 
 def _cut(text: str) -> str:

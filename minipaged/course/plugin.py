@@ -178,9 +178,17 @@ def _check_options(config: pytest.Config) -> None:
 
 
 def _leave_out(item: pytest.Item) -> None:
-    """Skip what comes after a lesson that is not solved, unless --all, and after a loop that never ends."""
+    """Skip what comes after a lesson that is not solved, unless --all, and after a loop that never ends.
+
+    With -k, which may name tests of several lessons, skip those that are not started where another is.
+    """
     lesson, option = _lesson(item), item.config.option
-    for outcome in item.config.stash[_outcomes].values():
+    outcomes = item.config.stash[_outcomes]
+    if option.keyword and not option.all and not outcomes[lesson.folder].is_started:
+        named = {_lesson(each).folder for each in item.session.items}
+        if any(outcomes[folder].is_started for folder in named):
+            pytest.skip(f"lesson {lesson.number} is not started (--all grades every lesson)")
+    for outcome in outcomes.values():
         if outcome.lesson is lesson and outcome.is_stuck:
             pytest.skip("a test of this lesson was broken off: each of the others may take as long")
         if (

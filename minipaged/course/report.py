@@ -24,7 +24,7 @@ def report(course: Course, outcomes: list[Outcome], solved: set[str], new: list[
         yield "green", f"Lesson {lesson.number}, {lesson.title}: solved."
         yield from _wrapped(lesson.learnt)
         yield from _wrapped(f"In vLLM: {lesson.vllm}")
-        yield from _wrapped(f"Read on: {lesson.page}")
+        yield from _wrapped(f"Read on: {_page(lesson)}")
     failed = next((outcome for outcome in outcomes if outcome.failures), None)
     if failed is not None:
         yield "", ""
@@ -112,6 +112,13 @@ def _labelled(label: str, text: str) -> Iterator[Line]:
 def _wrapped(text: str, style: str = "") -> Iterator[Line]:
     for line in textwrap.wrap(" ".join(text.split()), _width() - 4):
         yield style, f"    {line}"
+
+
+def _page(lesson: Lesson) -> str:
+    """Where the lesson's page is: copies of the lessons are without it."""
+    path = lesson.root.parent / lesson.page
+    found = path.is_file()
+    return _relative(path) if found else f"{lesson.page} in minipaged's repository; this copy has no docs"
 
 
 def _width() -> int:

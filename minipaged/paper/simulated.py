@@ -8,12 +8,17 @@ Page: docs/paper.md.
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
+import torch
+
+from ..commands.bench_meters import PeakMemory
+from ..commands.bench_report import mebibytes
 from ..commands.processes import Map
 from ..simulator.cost_model import PAPER_SERVERS, TRANSFER_SECONDS
 from ..simulator.model_shape import KNOWN
@@ -180,7 +185,18 @@ def sustained(pool: Map, minutes: float) -> list[Figure]:
             rows = [_rate_row(system, each, of[PAGED], workload) for system, each in of.items()]
             curves = {system: sorted(map(tuple, each.points)) for system, each in of.items()}
             figures.append(Figure(f"Figure 12: {workload}, {model}", rows, curves=curves))
-    return figures
+    return [*figures, _with_a_free_host(pool, minutes)]
+
+
+def _with_a_free_host(pool: Map, minutes: float) -> Figure:
+    """The panel that is farthest from the paper, once more without what the host spends on each sequence."""
+    setting = paper_setting("opt-175b", seconds_per_sequence=0.0)
+    systems = (PAGED, *ORCAS)
+    found = list(pool(run, [Run(system, "sharegpt", setting, minutes) for system in systems]))
+    rows = [
+        _rate_row(system, each, found[0], "sharegpt") for system, each in zip(systems, found, strict=True)
+    ]
+    return Figure("Figure 12: sharegpt, opt-175b, with a host that costs nothing a sequence", rows)
 
 
 def _rate_row(system: str, found: Sustained, paged: Sustained, workload: str) -> Row:
@@ -352,3 +368,25 @@ def _served(pool: Map, minutes: float) -> Figure:
 def _swapping(size: int, host_bytes: int) -> Setting:
     copies = 2 * KNOWN["opt-13b"].num_layers
     return paper_setting("opt-13b", block_size=size, host_bytes=host_bytes, copies_per_block=copies)
+
+
+def scale(pool: Map, counts: Sequence[int] = (10_000, 100_000, 1_000_000)) -> Figure:
+    """What simulating costs: requests of Alpaca's lengths at 28 a second, on OPT-13B's server."""
+    rows = []
+    for count, (seconds, peak) in zip(counts, pool(_timed, counts), strict=True):
+        ours = (
+            f"{seconds:,.0f} s of one core, {1e6 * seconds / count:.0f} us a request, {mebibytes(peak)} MiB"
+        )
+        rows.append(Row(f"{count:,} requests", "", ours, [seconds, peak]))
+    return Figure("What simulating costs", rows)
+
+
+def _timed(count: int) -> tuple[float, int | None]:
+    """Seconds of processor time for so many requests, and the most memory that the process had."""
+    setting = paper_setting("opt-13b")
+    arrivals = poisson(islice(draw_lengths(WORKLOADS["alpaca"], MAX_MODEL_LEN), count), 28.0)
+    with PeakMemory(torch.device("cpu")) as memory:
+        start = time.process_time()
+        serve(PAGED, arrivals, setting)
+        seconds = time.process_time() - start
+    return seconds, memory.peak

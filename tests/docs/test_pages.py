@@ -19,12 +19,18 @@ BLOCK = re.compile(r"^```(python|bash|console|sh)( \w+)?\n(.*?)^```$", re.MULTIL
 NOT_RUN = {
     "make demo": "installs into .venv; the engine behind it has tests of its own",
     "make test": "would run itself",
+    ". .venv/bin/activate": "of the clone; the tests' own environment is as after it",
     "pytest lessons/": "the exercises are unsolved: it fails, as it should; tests/lessons has it",
     "minipaged lessons watch": "runs until it is stopped; tests/lessons has it",
     "minipaged chat": "waits for a person to type",
     "minipaged bench": "minutes",
     "minipaged bench-prefix": "minutes",
     "minipaged bench-sharing": "minutes",
+    "minipaged simulate --model opt-13b --gpu a100-40gb --workload alpaca": (
+        "minutes; tests/simulator has it with shorter traces"
+    ),
+    "minipaged simulate --model path/to/config.json --gpu h100-80gb --num-gpus 2 --workload lengths.jsonl "
+    "--latency-target 0.05": "the reader's own model and lengths",
     'minipaged generate --model Qwen/Qwen2.5-0.5B-Instruct --chat "What is a page table?"': "downloads",
     'minipaged generate --model ./my-finetune --dtype bfloat16 "Once upon a time"': "the reader's own model",
     'minipaged generate --use lessons/03_allocator/exercise.py "What is a page table?"': (

@@ -74,7 +74,8 @@ def test_a_pass_says_what_was_learnt_once_and_a_later_change_reopens_the_lesson(
     assert "Lesson 3, The allocator: solved." in printed
     words = " ".join(printed.split())
     assert "a stack of free ids and a count per block" in words
-    assert "In vLLM: `BlockPool`" in words and "Read on: docs/concepts/allocator.md" in words
+    assert "In vLLM: `BlockPool`" in words
+    assert "Read on: docs/concepts/allocator.md in minipaged's repository; this copy has no docs" in words
     assert main(["lessons"]) == 0
     assert "1 of 1 lessons solved" in capsys.readouterr().out
     with course.find("3").exercise_path.open("a") as file:
@@ -88,6 +89,36 @@ def test_only_some_tests_do_not_solve_a_lesson(course: Course, run_lessons: Run)
     code, printed = run_lessons(course.root, "-k", "all_or_nothing")
     assert code == 0
     assert "0 of 1 lessons solved" in printed
+
+
+def test_where_to_read_on_is_a_path_where_there_is_one(
+    course: Course, run_lessons: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = course.root.parent / "docs" / "concepts" / "allocator.md"
+    page.parent.mkdir(parents=True)
+    page.touch()
+    solve(course)
+    words = plain(run_lessons(course.root)[1])
+    assert "Read on: ../docs/concepts/allocator.md" in words and "repository" not in words
+
+
+def test_names_of_tests_do_not_begin_another_lesson(tmp_path: Path, run_lessons: Run) -> None:
+    """`-k block` is for the lesson that is being written; it names tests of another one as well."""
+    root = tmp_path / "some"
+    assert main(["lessons", "copy", str(root)]) == 0
+    for lesson in Course(root).lessons:
+        if lesson.number not in (3, 5):
+            shutil.rmtree(lesson.path)
+    own = Course(root)
+    code, printed = run_lessons(root, "-k", "block")  # neither is begun: the first is
+    assert code == 1 and "Next: lesson 3" in printed
+    solve(own)
+    code, printed = run_lessons(root, "-k", "block")
+    assert code == 0 and "Next" not in printed and "checks pass" in printed
+    code, printed = run_lessons(root, "-k", "block", "--all")
+    assert code == 1 and "Next: lesson 5" in printed
+    code, printed = run_lessons(root)
+    assert code == 1 and "Next: lesson 5" in printed
 
 
 def test_one_test_by_its_id_as_an_editor_runs_it(course: Course, run_lessons: Run) -> None:
@@ -211,14 +242,19 @@ def test_an_interrupt_ends_watch_without_a_word(course: Course) -> None:
     assert "".join(lines).strip() == ""
 
 
-def test_watch_grades_and_ends_when_all_is_solved(course: Course) -> None:
+def test_watch_grades_a_lesson_that_is_solved_on_every_save_too(course: Course) -> None:
+    solve(course)
     command = [sys.executable, "-m", "minipaged", "lessons", "watch", "3"]
     watching = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=course.root)
     assert watching.stdout is not None
-    for line in watching.stdout:
-        if "Waiting for a save" in line:
-            solve(course)
-    assert watching.wait(timeout=60) == 0
+    lines = iter(watching.stdout)
+    assert any("Lesson 3, The allocator: solved." in line for line in lines)
+    assert any("Waiting for a save" in line for line in lines)
+    course.find("3").exercise_path.write_text("import no_such_thing\n")
+    assert any("no_such_thing" in line for line in lines)
+    assert any("Waiting for a save" in line for line in lines)
+    watching.send_signal(signal.SIGINT)
+    assert watching.wait(timeout=15) == 130
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """The parts are brought to exp(0), not to the largest maximum.
 
-Words: overflows
+Words: relative to 0 both parts weigh exp(-1000)
 """
 
 from math import exp, inf

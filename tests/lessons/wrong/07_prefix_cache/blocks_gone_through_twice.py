@@ -1,6 +1,6 @@
 """Blocks are a list, of course.
 
-Words: must leave the line
+Words: which can be gone through only once
 """
 
 from minipaged.reference.prefix_cache import PrefixCache as Right

@@ -1,6 +1,6 @@
 """Python has a hash function already.
 
-Words: hash(-1) == hash(-2), is no digest
+Words: hash(2**61) == hash(1), is no digest
 """
 
 from minipaged.reference.prefix_cache import PrefixCache, PrefixChain  # noqa: F401

@@ -1,6 +1,6 @@
 """Progress is noted first, so that start and stop are the same.
 
-Words: can be reused, fill 1 blocks
+Words: before the new number is set
 """
 
 from minipaged.block_manager import BlockManager as Right
