@@ -16,7 +16,7 @@ import outputs
 from matplotlib import pyplot
 
 from minipaged.commands.plots import draw_panel
-from minipaged.paper.simulated import TARGET
+from minipaged.paper.runs import TARGET
 from minipaged.reference.contiguous import ContiguousCache, maximum, oracle, power_of_two
 from minipaged.reference.kv_cache_size import bytes_per_token, share_wasted, slots_paged
 from minipaged.reference.slot_allocator import BuddyAllocator, OutOfSlotsError

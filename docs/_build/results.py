@@ -30,16 +30,16 @@ def table(path: Path, part: str = "") -> str:
 
 def _paper(results: dict[str, Any], part: str) -> str:
     """All tables of one figure, the paper's numbers beside ours."""
-    tables = [
-        f"**{figure['title']}**\n\n"
-        + _rows(["", "paper", "here"], [[row[key] for key in ("what", "paper", "ours")] for row in figure["rows"]])
-        + (f"\n\n*{figure['remark']}*" if figure["remark"] else "")
-        for figure in results["figures"]
-        if figure["name"] == part
-    ]
+    tables = [_figure(figure) for figure in results["figures"] if figure["name"] == part]
     if not tables:
         raise LookupError(f"no figure {part} was measured")
     return "\n\n".join([*tables, _where(results)])
+
+
+def _figure(figure: dict[str, Any]) -> str:
+    rows = [[row["what"], row["paper"], row["ours"]] for row in figure["rows"]]
+    remark = f"\n\n*{figure['remark']}*" if figure["remark"] else ""
+    return f"**{figure['title']}**\n\n{_rows(['', 'paper', 'here'], rows)}{remark}"
 
 
 def _bench(results: dict[str, Any]) -> str:

@@ -19,7 +19,8 @@ from rich.console import Console
 from ..errors import InvalidConfigError
 from ..llm import LLM
 from ..paper import measured, simulated
-from ..paper.simulated import WIDTHS, Figure
+from ..paper.figure import Figure
+from ..paper.runs import WIDTHS
 from . import bench_report, plots
 from .bench_sharing import record_parents
 from .processes import Map, processes

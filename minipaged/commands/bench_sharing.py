@@ -22,7 +22,7 @@ from rich.table import Table
 from ..errors import InvalidConfigError
 from ..llm import LLM
 from ..paper.published import SAVED
-from ..paper.simulated import MAX_MODEL_LEN, WIDTHS, paper_setting
+from ..paper.runs import MAX_MODEL_LEN, WIDTHS, paper_setting
 from ..request import Sequence
 from ..sampling_params import BeamSearchParams
 from ..simulator.simulation import Parents, Way

@@ -26,7 +26,8 @@ from ..simulator.simulation import make_request
 from ..simulator.workload import Lengths
 from ..usage import Usage
 from . import published
-from .simulated import BLOCK_SIZES, Figure, Row
+from .figure import Figure, Row
+from .runs import BLOCK_SIZES
 
 BLOCK_SIZE = 16
 MAX_MODEL_LEN = 2048

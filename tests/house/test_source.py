@@ -14,6 +14,8 @@ LONGEST = {
     "minipaged/commands": 320,
     "minipaged/course": 320,
     "minipaged/models": 320,
+    "minipaged/paper": 320,
+    "minipaged/simulator": 320,
     "kernels/attention.py": 400,
     # Numba's cache notices a change of the file that it was compiled from, and of no other: one file it is.
     "kernels/attention_cpu.py": 720,

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from minipaged import cli
-from minipaged.paper import measured, simulated
-from minipaged.paper.simulated import PAGED, Run, paper_setting, run
+from minipaged.paper import measured
+from minipaged.paper.runs import BLOCK_SIZES, Run, paper_setting, run
+from minipaged.simulator.systems import PAGED
 
 QUICK = ["--processes", "1", "--minutes", "0.5"]
 
@@ -74,7 +75,7 @@ def test_claims_on_a_small_model(tiny_llama: Path, monkeypatch: pytest.MonkeyPat
 def test_kernel_times_are_of_one_computation() -> None:
     """The kernel gives the same whatever the block size, and torch the same on one piece."""
     calls = measured.decode_calls()
-    assert set(calls) == {0, *simulated.BLOCK_SIZES}
+    assert set(calls) == {0, *BLOCK_SIZES}
     for call in calls.values():
         torch.testing.assert_close(call(), calls[0](), rtol=1e-4, atol=1e-4)
 
