@@ -244,6 +244,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--output", default="bench-swap-results.json", metavar="FILE")
     command = _command(commands, "bench-paper", _bench_paper, "measure the paper's figures again")
     command.add_argument("--figures", default="all", metavar="NAMES", help="such as 2,12,claims")
+    command.add_argument("--update", action="store_true", help="keep the other figures of the output file")
     command.add_argument("--minutes", type=float, default=10, metavar="M", help="of each simulated trace")
     command.add_argument("--num-requests", type=int, default=48, metavar="N", help="to the real model")
     command.add_argument("--model", default="smollm2-135m", help="a Hugging Face id or a folder")

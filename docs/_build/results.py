@@ -33,7 +33,8 @@ def _paper(results: dict[str, Any], part: str) -> str:
     tables = [_figure(figure) for figure in results["figures"] if figure["name"] == part]
     if not tables:
         raise LookupError(f"no figure {part} was measured")
-    return "\n\n".join([*tables, _where(results)])
+    date = next(figure["date"] for figure in results["figures"] if figure["name"] == part)
+    return "\n\n".join([*tables, _where(results | {"date": date})])
 
 
 def _figure(figure: dict[str, Any]) -> str:

@@ -8,9 +8,11 @@ Page: docs/paper.md.
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -36,9 +38,12 @@ def bench_paper(args: argparse.Namespace) -> dict[str, Any]:
     wanted = _wanted(args.figures)
     if args.minutes <= 0 or args.num_requests < 2 or args.processes < 1:
         raise InvalidConfigError("minutes must be above 0, num_requests at least 2, processes at least 1")
+    if plot is not None and "12" not in wanted:
+        raise InvalidConfigError("plot draws the rates of figure 12, which figures leaves out")
     console = Console(highlight=False)
     settings = {"minutes": args.minutes, "num_requests": args.num_requests, "model": args.model}
     results = bench_report.head(settings, torch.get_num_threads())
+    kept = _kept(output, wanted) if args.update else []
     figures: list[dict[str, Any]] = []
     with processes(args.processes) as pool:
         for name, make in _makers(args, pool):
@@ -50,12 +55,22 @@ def bench_paper(args: argparse.Namespace) -> dict[str, Any]:
                 for figure in made if isinstance(made, list) else [made]:
                     _print(console, figure)
                     rows = [row._asdict() for row in figure.rows]
-                    figures.append({"name": name, "seconds": seconds} | asdict(figure) | {"rows": rows})
-    results["figures"] = figures
+                    head = {"name": name, "date": results["date"], "seconds": seconds}
+                    figures.append(head | asdict(figure) | {"rows": rows})
+    results["figures"] = sorted(kept + figures, key=lambda figure: FIGURES.index(figure["name"]))
     bench_report.write_results(console, output, results)
     if plot is not None:
         plots.draw_rates(plot, {each["title"]: each["curves"] for each in figures if each["curves"]})
     return results
+
+
+def _kept(output: Path, wanted: set[str]) -> list[dict[str, Any]]:
+    """The figures of an earlier run that this one doesn't measure again."""
+    try:
+        figures = json.loads(output.read_text(encoding="utf-8"))["figures"]
+        return [figure for figure in figures if figure["name"] not in wanted]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise InvalidConfigError(f"output={str(output)!r} holds no figures to keep: {error!r}") from None
 
 
 def _wanted(names: str) -> set[str]:

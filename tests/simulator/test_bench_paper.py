@@ -27,6 +27,15 @@ def test_a_figure_is_printed_beside_the_papers(tmp_path: Path, capsys: pytest.Ca
     assert [row["value"] for row in table["rows"][3:]] == [819_200, 1_677_721_600]
 
 
+def test_one_figure_is_measured_again_and_the_others_stay(tmp_path: Path) -> None:
+    output = tmp_path / "paper.json"
+    line = ["bench-paper", *QUICK, "--output", str(output)]
+    assert cli.main([*line, "--figures", "table1", "--update"]) == 2  # nothing there to keep
+    assert cli.main([*line, "--figures", "table1"]) == 0
+    assert cli.main([*line, "--figures", "example", "--update"]) == 0
+    assert [figure["name"] for figure in json.loads(output.read_text())["figures"]] == ["example", "table1"]
+
+
 def test_bench_alone_is_still_the_comparison_with_hugging_face(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         cli.main(["bench", "--help"])
@@ -40,6 +49,7 @@ def test_bench_alone_is_still_the_comparison_with_hugging_face(capsys: pytest.Ca
     ("more", "message"),
     [
         (["--figures", "2,99"], "figures='99' is none of all, claims"),
+        (["--figures", "2", "--plot", "rates.svg"], "plot draws the rates of figure 12"),
         (["--minutes", "0"], "minutes must be above 0"),
         (["--num-requests", "1"], "num_requests at least 2"),
     ],
