@@ -5,6 +5,7 @@ A line of a page that is one of these is replaced when the site is built; a name
     {{ code reference/allocator.py BlockAllocator.allocate }}     the source of a function, class or constant
     {{ twins allocator.py BlockAllocator.free | launch_free }}    reference and kernel, side by side
     {{ trace beams }}                                             the block view, replaying a recorded run
+    {{ trace beams 4 }}                                           the same, opened at step 4
     {{ figure waste "What the picture shows" }}                   a picture made by docs/_build/figures.py
     {{ output minipaged lessons hint 3 }}                         a command, and what it prints
     {{ exercise 05_copy_on_write }}                               a lesson: what to write, and how to grade it
@@ -12,7 +13,8 @@ A line of a page that is one of these is replaced when the site is built; a name
     {{ lessons }}                                                 the table of all lessons
 
 A fenced block opened with "```python cell" becomes a cell that runs in the browser. The build runs it too,
-and prints below it what came out.
+and prints below it what came out. One opened with "```python run" is run by the build alone, after those
+before it on the same page.
 """
 
 from __future__ import annotations
@@ -56,6 +58,7 @@ CODE_LINE = re.compile(
 )
 BROKEN = {"sd": 0, "c1": 2}  # how much further in a broken line goes on: docstrings and comments; code 4
 CELL = re.compile(r"^```python cell\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+RUN = re.compile(r"^```python run\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 ABBREVIATION = re.compile(
     r"(?P<heading><h[1-6][ >].*?</h[1-6]>)|<abbr title=\"(?P<text>[^\"]*)\">(?P<term>.*?)</abbr>", re.DOTALL
 )
@@ -85,6 +88,7 @@ def on_files(files: Files, config: Any) -> Files:
     for name in PYODIDE:
         add(files, config, f"assets/pyodide/{name}", MODULES / "pyodide" / name)
     katex = MODULES / "katex" / "dist"
+    add(files, config, "assets/run_cell.py", HERE / "run_cell.py")
     add(files, config, "assets/katex/katex.min.css", katex / "katex.min.css")
     add(files, config, "assets/katex/katex.min.js", katex / "katex.min.js")
     for font in sorted(katex.glob("fonts/*.woff2")):
@@ -97,6 +101,13 @@ def on_files(files: Files, config: Any) -> Files:
     files.append(File.generated(config, "glossary.md", content=glossary))
     text = {path.name: path.read_text() for path in sorted((ROOT / "reference").glob("*.py"))}
     files.append(File.generated(config, "assets/reference.json", content=json.dumps(text)))
+    for lesson in COURSE.lessons:
+        made = {
+            "task": sources.prose(lesson.path / "README.md"),
+            "exercise": sources.page(lesson.path / "exercise.py"),
+        }
+        for name, content in made.items():
+            files.append(File.generated(config, f"source/lessons/{lesson.folder}/{name}.md", content=content))
     for folder in sources.FOLDERS:
         for path in sorted((ROOT / folder).glob("*.py")):
             page = f"source/{folder}/{path.stem}.md"
@@ -117,6 +128,7 @@ def on_page_markdown(markdown: str, page: Page, config: Any, files: Files) -> st
     if re.search(r"^\{\{ (twins|lessons)\b", markdown, re.MULTILINE):
         page.meta.setdefault("hide", []).append("toc")  # two columns of code, and a wide table, need the room
     markdown = CELL.sub(lambda match: here.cell(match[1]), markdown)
+    markdown = RUN.sub(lambda match: here.script(match[1]), markdown)
     return DIRECTIVE.sub(lambda match: here.directive(match[1], match[2] or ""), markdown)
 
 
@@ -160,6 +172,8 @@ class Here:
     def __init__(self, page: Page) -> None:
         self.page = page
         self.up = "../" * page.file.src_uri.count("/")
+        self.ran: list[str] = []  # the page's scripts so far
+        self.printed = ""
 
     def directive(self, name: str, rest: str) -> str:
         """The Markdown or HTML that stands for a directive."""
@@ -194,12 +208,17 @@ class Here:
         return f"{listing}\n\n[{file}, line {line}]({target}){{ .source }}"
 
     def make_trace(self, rest: str) -> str:
-        """The block view of a recorded run."""
-        if not (outputs.TRACES / f"{rest}.jsonl").is_file():
+        """The block view of a recorded run, opened at a step or at its beginning."""
+        name, _, step = rest.partition(" ")
+        path = outputs.TRACES / f"{name}.jsonl"
+        if not path.is_file():
             raise LookupError(
                 f"no such trace; there are {sorted(p.stem for p in outputs.TRACES.glob('*.jsonl'))}"
             )
-        return f'<div class="block-view" data-trace="{self.up}assets/made/{rest}.jsonl"></div>'
+        if step and f'"step":{step},' not in path.read_text(encoding="utf-8"):
+            raise LookupError(f"the trace {name} has no step {step}")
+        at = f' data-step="{step}"' if step else ""
+        return f'<div class="block-view" data-trace="{self.up}assets/made/{name}.jsonl"{at}></div>'
 
     def make_figure(self, rest: str) -> str:
         """A picture and what it shows, in words."""
@@ -214,14 +233,19 @@ class Here:
 
     def make_results(self, rest: str) -> str:
         """A table of measured figures, with the machine and the date of the file in benchmarks/."""
-        return results.table(ROOT / "benchmarks" / rest)
+        name, _, part = rest.partition(" ")
+        return results.table(ROOT / "benchmarks" / name, part)
 
     def make_exercise(self, rest: str) -> str:
         """Where to try it oneself."""
         lesson = COURSE.find(rest)
+        source = f"{self.up}source/lessons/{lesson.folder}"
         return (
+            f'<div id="lesson-{lesson.number}"></div>\n\n'
             f'!!! example "Lesson {lesson.number}: {lesson.title}"\n'
             f"    You write {_names(lesson)}. About {lesson.minutes} minutes, {lesson.runs_on}.\n\n"
+            f"    Read [README.md]({source}/task.md) and write in [exercise.py]({source}/exercise.md),\n"
+            f"    both in `lessons/{lesson.folder}/`. Then, after [the first steps]({self.up}lessons.md):\n\n"
             f"        pytest lessons/{lesson.folder}\n"
         )
 
@@ -232,12 +256,20 @@ class Here:
             "| --- | --- | --- | --- | --- |",
         ]
         for each in COURSE.lessons:
-            page = f"{self.up}{each.page.removeprefix('docs/')}"
+            page = f"{self.up}{each.page.removeprefix('docs/')}#lesson-{each.number}"
             title = f"**[{each.title}]({page})**<br>{each.concept}"
             rows.append(
                 f"| {each.number} | {title} | {_briefly(each.write)} | {each.minutes} | {each.runs_on} |"
             )
         return '<div class="lessons" markdown>\n\n' + "\n".join(rows) + "\n\n</div>"
+
+    def script(self, code: str) -> str:
+        """Python that the build runs, with the names of the page's scripts before it, and what it prints."""
+        self.ran.append(code)
+        printed = outputs.of_script("\n".join(self.ran))
+        new = printed.removeprefix(self.printed).strip("\n")
+        self.printed = printed
+        return f"{sources.fenced('python', code.rstrip())}\n\n{sources.fenced('text', new)}"
 
     def cell(self, code: str) -> str:
         """A cell that runs in the browser, and what it prints."""

@@ -6,10 +6,13 @@ import ast
 import re
 from pathlib import Path
 
+from docstrings import as_code
+
 from minipaged.course.exercise import defined_names, first_line
 
 FOLDERS = ("reference", "kernels", "minipaged")
 ROOT = Path(__file__).parents[2]
+UNSEARCHED = "search:\n  exclude: true\n"  # pages that aren't the site's own
 
 
 def find(path: Path, name: str) -> tuple[str, int]:
@@ -39,10 +42,15 @@ def page(path: Path) -> str:
     name = path.relative_to(ROOT).as_posix()
     text = path.read_text(encoding="utf-8").rstrip()
     return (
-        f"---\nsearch:\n  exclude: true\nhide: [navigation, toc]\n---\n\n# {name}\n\n"
+        f"---\n{UNSEARCHED}hide: [navigation, toc]\n---\n\n# {name}\n\n"
         + fenced('python linenums="1"', text)
         + "\n"
     )
+
+
+def prose(path: Path) -> str:
+    """A page that is a Markdown file from elsewhere in the repository. Shapes are no links in it."""
+    return f"---\n{UNSEARCHED}---\n\n" + as_code(path.read_text(encoding="utf-8"))
 
 
 def fenced(opening: str, text: str) -> str:

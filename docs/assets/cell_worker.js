@@ -11,31 +11,17 @@ async function load(base) {
   for (const [name, text] of Object.entries(files)) {
     pyodide.FS.writeFile(`/lib/own/minipaged/reference/${name}`, text);
   }
-  pyodide.runPython("import sys; sys.path.insert(0, '/lib/own')");
-  return pyodide;
+  // The very file that ran the cells when the site was built.
+  pyodide.FS.writeFile("/lib/own/run_cell.py", await (await fetch(new URL("assets/run_cell.py", base))).text());
+  return pyodide.runPython("import sys; sys.path.insert(0, '/lib/own'); from run_cell import run_cell; run_cell");
 }
-
-// The same rule as when the site was built: each cell on its own, and of an exception the last lines.
-const RUN = `
-import contextlib, io, traceback
-def run_cell(code):
-    printed, failed = io.StringIO(), False
-    with contextlib.redirect_stdout(printed):
-        try:
-            exec(compile(code, "cell", "exec"), {"__name__": "__main__"})
-        except BaseException as error:
-            printed.write("".join(traceback.format_exception_only(error)))
-            failed = True
-    return printed.getvalue().rstrip(), failed
-run_cell
-`;
 
 onmessage = async ({ data }) => {
   try {
     ready ??= load(data.base);
-    const pyodide = await ready;
+    const runCell = await ready;
     postMessage({ started: true });
-    const result = pyodide.runPython(RUN)(data.code);
+    const result = runCell(data.code);
     const [text, failed] = result.toJs();
     result.destroy();
     postMessage({ text, failed });

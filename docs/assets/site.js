@@ -52,6 +52,7 @@ class Cell {
       return;
     }
     running = this;
+    this.show("", false); // what the program before it printed isn't this one's
     this.button.textContent = "Stop";
     this.note.textContent = python ? "running ..." : "loading Python, 13 MB, once ...";
     python ??= startPython();
@@ -77,7 +78,7 @@ class Cell {
       this.ended(`Python could not be loaded: ${broken}`);
     } else {
       this.show(text, failed);
-      this.ended(failed ? "ended with an exception" : "done");
+      this.ended(failed ? "ended with an exception" : text ? "done" : "done, nothing printed");
     }
   }
 
@@ -115,6 +116,13 @@ function drawFormula(element) {
   window.katex.render(text.slice(2, -2), element, { displayMode: text.startsWith("\\["), throwOnError: false });
 }
 
+// The theme searches when a key goes up: what is pasted or dictated is to be found, too.
+function setUpSearch() {
+  const field = document.querySelector(".md-search__input");
+  field?.addEventListener("input", () => field.dispatchEvent(new KeyboardEvent("keyup", { bubbles: true })));
+}
+
 document.querySelector(".md-search")?.setAttribute("aria-label", "Search"); // the theme gives this dialog no name
 setUpCells();
+setUpSearch();
 setUpFormulas();

@@ -107,8 +107,9 @@
       ui.range.max = states.length;
       ui.range.value = index + 1;
       ui.range.setAttribute("aria-valuetext", state.step === null ? "after the last step" : `step ${state.step}`);
-      ui.back.disabled = index === 0;
-      ui.forward.disabled = index === states.length - 1;
+      // A button that is disabled would lose the focus, and the arrow keys with it.
+      ui.back.setAttribute("aria-disabled", index === 0);
+      ui.forward.setAttribute("aria-disabled", index === states.length - 1);
     }
 
     function showWords(state) {
@@ -177,7 +178,7 @@
       setText(chip, name);
       setText(status, lane.dataset.status);
       const now = numNew ? `, ${numNew} now` : "";
-      setText(tokens, table ? plural(table.tokens, "token") + now : plural(request.prompt_tokens, "prompt token"));
+      setText(tokens, table ? plural(table.tokens, "token") + now : toCompute(request));
       setText(prompt, isFirst ? about.filter(Boolean).join(" · ") : "");
       cells.setAttribute("aria-label", `Block table of ${name}`);
       const list = fit(cells, table ? table.blocks.length : 0);
@@ -197,6 +198,12 @@
           event: events.get(key),
         });
       });
+    }
+
+    /* What a request that waits has before it. */
+    function toCompute({ prompt_tokens, preempted, numToCompute }) {
+      if (!preempted) return plural(prompt_tokens, "prompt token");
+      return numToCompute ? `${plural(numToCompute, "token")} to compute` : "to be computed again";
     }
 
     /* Of a large pool, blocks beyond the last that was ever used are left out. */
@@ -415,7 +422,10 @@
     for (const element of document.querySelectorAll(".block-view[data-trace]:not([data-started])")) {
       element.dataset.started = "";
       const source = element.dataset.trace;
-      load(source).then((trace) => (element.blockView = minipagedBlockView(element, trace))).catch((error) => {
+      load(source).then((trace) => {
+        element.blockView = minipagedBlockView(element, trace);
+        if (element.dataset.step) element.blockView.goto(Number(element.dataset.step));
+      }).catch((error) => {
         element.replaceChildren(h("p.error", { role: "alert" }, `The block view can't show ${source}: ${error.message}`));
       });
     }

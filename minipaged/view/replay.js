@@ -40,6 +40,10 @@
       const label = freeLabel(arrival.id, numArrived, requests);
       requests.set(arrival.id, { ...arrival, label, hue: numArrived++ % HUES });
     }
+    for (const id of line.preempted ?? []) {
+      const request = requests.get(id);
+      if (request) requests.set(id, { ...request, preempted: true, numToCompute: numToCompute(request, before) });
+    }
     for (const name of line.dropped ?? []) tables.delete(name);
     for (const [name, { blocks, tokens, host = false }] of Object.entries(line.tables ?? {})) {
       tables.set(name, { name, request: requestOf(name), blocks, tokens, host });
@@ -49,6 +53,14 @@
     const state = { step, requests, tables, cached: line.cached ?? before.cached, numArrived, line };
     state.events = describe(run, before, state);
     return state;
+  }
+
+  /* The tokens of a request that is preempted, if it has one sequence: those in its table, and the one that was
+   * sampled last. Where it was still at its prompt, or at what it lost before, they are as many as then. */
+  function numToCompute(request, before) {
+    const own = [...before.tables.values()].filter((table) => table.request === request.id);
+    const known = request.numToCompute ?? request.prompt_tokens;
+    return own.length === 1 ? Math.max(known, own[0].tokens + 1) : undefined;
   }
 
   /* A sequence is named after its request, with ".0", ".1", ... where that has several. */
@@ -131,11 +143,6 @@
       if (out.length) say("swapped out", `preempted: ${name(id)} is swapped out, block `, few(pairs));
       else say("preempted", `preempted: ${name(id)} gives its blocks up, to compute them again`);
     }
-    for (const { source, destination, id } of copies.values()) {
-      const writer = [...tables.values()].find((t) => !t.host && t.request === id && t.blocks.includes(destination));
-      const who = writer ? labelOf(writer, requests) : name(id);
-      say("copy", "copy-on-write: block ", block(source), " → ", block(destination), ` for ${who}`);
-    }
 
     // As the tables were before the step computed. Blocks taken: filled by a move, or still to be filled.
     const here = Object.entries(line.tables ?? {}).filter(([, table]) => !table.host)
@@ -159,6 +166,11 @@
         const numTokens = found.length * run.block_size;
         if (found.length) say("hit", `prefix hit: ${name(id)} finds `, blocks(found), ` computed (${numTokens} tokens)`);
       }
+    }
+    for (const { source, destination, id } of copies.values()) { // after the forks that they come of
+      const writer = [...tables.values()].find((t) => !t.host && t.request === id && t.blocks.includes(destination));
+      const who = writer ? labelOf(writer, requests) : name(id);
+      say("copy", "copy-on-write: block ", block(source), " → ", block(destination), ` for ${who}`);
     }
     const inUse = [...tables.values()].flatMap((table) => (table.host ? [] : table.blocks));
     const kept = new Set([...after.cached, ...inUse]);

@@ -29,7 +29,7 @@ STEPS: list[tuple[dict[str, Any], list[str]]] = [
         {"step": 2, "moves": [["copy", 1, 2, "first"]],
          "tables": {"first.0": {"blocks": [0, 2], "tokens": 6}, "first.1": {"blocks": [0, 1], "tokens": 6}},
          "rows": [["first.0", 6, 7], ["first.1", 6, 7]]},
-        ["computes one token each for A.0, A.1", "copy-on-write: block 1 → 2 for A.0", "A.1 forks from A.0"],
+        ["computes one token each for A.0, A.1", "A.1 forks from A.0", "copy-on-write: block 1 → 2 for A.0"],
     ),
     (
         {"step": 3, "preempted": ["first"],
@@ -248,6 +248,56 @@ def test_the_focus_is_not_lost_with_the_cell_that_had_it(open_trace: Callable[..
     assert page.inner_text(".bv-now").startswith("Step 5")
 
 
+@pytest.mark.parametrize(
+    ("button", "begin", "end", "key", "then"),
+    [
+        ("Step forward", 5, "After the last step", "ArrowLeft", "Step 5"),
+        ("Step back", 2, "Step 1", "End", "After"),
+    ],
+)
+def test_a_step_button_keeps_the_focus_where_there_is_no_further_step(
+    button: str, begin: int, end: str, key: str, then: str, open_trace: Callable[..., Any]
+) -> None:
+    page = open_trace(BY_HAND)
+    go(page, begin)
+    page.get_by_role("button", name=button).click()
+    assert page.inner_text(".bv-now").startswith(end)
+    page.keyboard.press("Enter")  # does nothing, and moves no focus
+    assert page.inner_text(".bv-now").startswith(end)
+    assert page.evaluate("document.activeElement.title") == button
+    page.keyboard.press(key)
+    assert page.inner_text(".bv-now").startswith(then)
+    assert (
+        page.get_by_role("button", name="Step forward").get_attribute("aria-disabled")
+        == str(then == "After").lower()
+    )
+
+
+def test_what_waits_says_how_much_is_to_be_computed(open_trace: Callable[..., Any]) -> None:
+    """A prompt of 5 tokens, of which 3 were computed; then all, and two more of the answer, the last of them
+    sampled and not computed: 7 tokens. A request of several sequences has no one number."""
+    tables = {"a": {"blocks": [0, 1], "tokens": 0}}
+    steps: list[dict[str, Any]] = [
+        {"arrived": [{"id": "a", "prompt": "", "prompt_tokens": 5, "sequences": 1},
+                     {"id": "b", "prompt": "", "prompt_tokens": 2, "sequences": 2}],
+         "admitted": ["a"], "tables": tables, "rows": [["a", 0, 3]]},
+        {"preempted": ["a"], "dropped": ["a"], "admitted": ["b"],
+         "tables": {"b.0": {"blocks": [0], "tokens": 0}}, "rows": [["b.0", 0, 2]]},
+        {"tables": tables | {"b.0": {"blocks": [2], "tokens": 2}, "b.1": {"blocks": [2], "tokens": 2}},
+         "rows": [["a", 0, 5]]},
+        {"rows": [["a", 5, 6]]},
+        {"preempted": ["a", "b"], "dropped": ["a", "b.0", "b.1"]},
+    ]  # fmt: skip
+    lines = [RUN, *({"step": number} | step for number, step in enumerate(steps, start=1))]
+    page = open_trace("".join(json.dumps(line) + "\n" for line in lines))
+    waiting = page.locator(".bv-lane[data-status=waiting] .bv-tokens")
+    assert waiting.all_inner_texts() == ["2 prompt tokens"]
+    go(page, 2)
+    assert waiting.all_inner_texts() == ["5 tokens to compute"]
+    go(page, 5)
+    assert waiting.all_inner_texts() == ["7 tokens to compute", "to be computed again"]
+
+
 def test_scrubbing_and_playing_to_the_end(open_trace: Callable[..., Any]) -> None:
     page = open_trace(BY_HAND)
     page.get_by_label("Step", exact=True).fill("4")
@@ -259,7 +309,7 @@ def test_scrubbing_and_playing_to_the_end(open_trace: Callable[..., Any]) -> Non
     page.get_by_role("button", name="Play").wait_for()
     assert page.inner_text(".bv-now").startswith("After the last step")
     assert page.locator(".bv-words").get_attribute("aria-live") == "polite"
-    assert page.get_by_role("button", name="Step forward").is_disabled()
+    assert page.get_by_role("button", name="Step forward").get_attribute("aria-disabled") == "true"
 
 
 def test_a_block_lights_up_wherever_it_stands(open_trace: Callable[..., Any]) -> None:

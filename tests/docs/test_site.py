@@ -36,6 +36,7 @@ KINDS = {
     "glossary": "glossary.html",
     "trace": "trace.html",
     "source": "source/reference/allocator.html",
+    "lesson": "source/lessons/05_copy_on_write/task.html",
 }
 TABLE = "BlockTable(block_size=4, blocks=[11, 12], num_tokens=6) one of its slots: 49"
 LOADING = 60_000  # milliseconds, for 13 MB of Python to be compiled on a busy machine
@@ -170,6 +171,7 @@ def ask(hooks: ModuleType) -> Callable[[str], str]:
         "{{ twins allocator.py BlockAllocator.free | gone }}",
         "{{ twins gone.py BlockAllocator.free | launch_free }}",
         "{{ trace gone }}",
+        "{{ trace beams 99 }}",
         '{{ figure gone "What it shows" }}',
         '{{ figure waste "" }}',
         "{{ output minipaged gone }}",
@@ -200,8 +202,58 @@ def test_a_cell_prints_when_built_what_it_prints_and_stays_as_it_was_written(
     made = ask(f"```python cell\n{code}```\n")
     area, output = re.findall(r"<(?:textarea|pre)[^>]*>(.*?)</(?:textarea|pre)>", made)
     assert unescape(area) == code.rstrip()
-    assert unescape(output) == "42 <b> & **bold** _it_ `x` [a](b) \n\nZeroDivisionError: division by zero"
+    assert unescape(output) == (
+        "42 <b> & **bold** _it_ `x` [a](b) \n\nline 4: ZeroDivisionError: division by zero"
+    )
     assert "\n" not in made.strip(), "a blank line would end the HTML, as Markdown has it"
+
+
+@pytest.mark.parametrize(
+    ("code", "printed"),
+    [
+        ("def f():\n    return 1 / 0\n\nf()", "line 2: ZeroDivisionError: division by zero"),
+        ("x = 1\nraise SystemExit(3)", "line 2: SystemExit: 3"),
+        ("None", ""),
+        (
+            "import statistics\nstatistics.mode([])",
+            "line 2: statistics.StatisticsError: no mode for empty data",
+        ),
+        ("x = (", "'(' was never closed"),
+    ],
+)
+def test_a_cell_says_where_it_failed(hooks: ModuleType, code: str, printed: str) -> None:
+    """In the cell's own code, also where the exception comes out of a library."""
+    assert hooks.outputs.of_cell(code).endswith(printed)
+    assert code == "None" or hooks.outputs.of_cell(code)
+
+
+def test_scripts_of_a_page_go_on_from_one_another(
+    ask: Callable[[str], str], hooks: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hooks.outputs, "MADE", tmp_path)
+    made = ask("```python run\nx = 6\nprint(x)\n```\n\nAnd:\n\n```python run\nprint(x * 7)\n```\n")
+    blocks = re.findall(r"```(\w+)\n(.*?)\n```", made, re.S)
+    assert blocks == [
+        ("python", "x = 6\nprint(x)"),
+        ("text", "6"),
+        ("python", "print(x * 7)"),
+        ("text", "42"),
+    ]
+
+
+def test_a_page_whose_script_fails_fails_the_build(
+    ask: Callable[[str], str], hooks: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hooks.outputs, "MADE", tmp_path)
+    with pytest.raises(Exception, match="gone"):
+        ask("```python run\ngone\n```\n")
+
+
+def test_an_exercise_points_to_what_to_read_and_where_to_write(ask: Callable[[str], str]) -> None:
+    made = ask("{{ exercise 05_copy_on_write }}")
+    assert '<div id="lesson-5"></div>' in made
+    assert "[exercise.py](../source/lessons/05_copy_on_write/exercise.md)" in made
+    assert "[README.md](../source/lessons/05_copy_on_write/task.md)" in made
 
 
 def test_a_quiet_build_still_counts_warnings(hooks: ModuleType) -> None:
@@ -342,12 +394,23 @@ def test_a_cell_runs_in_the_browser(home: Any) -> None:
     assert run(page) == "819200"
 
     code.fill("print('before')\n{}['gone']")
-    assert run(page, "ended with an exception") == "before\nKeyError: 'gone'"
+    assert run(page, "ended with an exception") == "before\nline 2: KeyError: 'gone'"
     assert "cell-failed" in page.locator(".cell-output").first.get_attribute("class")
 
+    code.fill("name = input('Name? ')")  # the console stays empty: `visiting` looks
+    assert "line 1: RuntimeError: a cell can't ask" in run(page, "ended with an exception")
+
+    code.fill("6 * 7\n'a' + 'b'")
+    assert run(page) == "'ab'", "the value of the last line"
+    code.fill("x = 6 * 7")
+    assert run(page, "done, nothing printed") == ""
+
+    code.fill("print(6 * 7)")
+    assert run(page) == "42"
     code.fill("while True: pass")
     page.locator(".cell-run").first.click()
     page.wait_for_function("document.querySelector('.cell-note').textContent === 'running ...'")
+    assert page.locator(".cell-output").first.inner_text() == "", "what another program printed is gone"
     assert page.locator(".cell-run").first.inner_text() == "Stop"
     page.locator(".cell-run").first.click()
     assert page.locator(".cell-note").first.inner_text() == "stopped"
@@ -411,6 +474,18 @@ def test_a_page_is_at_ease_on_a_phone(each_kind: Any) -> None:
     assert max(wide) <= 360
 
 
+def test_a_wide_table_shows_on_a_phone_that_it_goes_on(visit: Callable[..., Any]) -> None:
+    page = visit("concepts/settings.html", viewport={"width": 360, "height": 740})
+    wrap = page.locator(".md-typeset__scrollwrap").first
+    assert wrap.evaluate("(each) => each.scrollWidth > each.clientWidth")
+    head = wrap.locator("th").first
+    head.evaluate("(each) => each.scrollIntoView({ block: 'center' })")
+    edge = {"x": 350, "y": head.bounding_box()["y"] + 3, "width": 10, "height": 2}  # above the words
+    at_the_beginning = page.screenshot(clip=edge)
+    wrap.evaluate("(each) => (each.scrollLeft = each.scrollWidth)")
+    assert page.screenshot(clip=edge) != at_the_beginning, "the shade is gone at the end"
+
+
 def grave(page: Any, options: str) -> list[tuple[str, list[Any], str]]:
     """The serious and critical violations that axe-core finds: the rule, where, and what it says."""
     violations = page.evaluate(f"axe.run(document, {options}).then((found) => found.violations)")
@@ -425,8 +500,10 @@ def test_the_block_view_on_a_page_steps_to_a_copy(visit: Callable[..., Any]) -> 
     page = visit("concepts/copy_on_write.html")
     view = page.locator(".block-view")
     view.locator(".bv-now").wait_for()
-    assert "copy-on-write: block" not in view.inner_text()
+    assert view.locator(".bv-now").inner_text().startswith("Step 2"), "where something happens"
     view.focus()
+    page.keyboard.press("ArrowLeft")
+    assert "copy-on-write: block" not in view.inner_text()
     page.keyboard.press("ArrowRight")
     # Nine tokens of a prompt, blocks of four: three samples share block 2, and the last one keeps it.
     assert "copy-on-write: block 2 → 3 for A.0" in view.inner_text()
@@ -448,8 +525,7 @@ def test_formulas_are_drawn(visit: Callable[..., Any]) -> None:
 def test_the_search_finds_english_and_korean(visit: Callable[..., Any], word: str, found: str) -> None:
     page = visit("index.html", viewport={"width": 1280, "height": 900})
     page.keyboard.press("/")
-    page.keyboard.insert_text(word)
-    page.keyboard.press("End")  # the theme listens to keys
+    page.keyboard.insert_text(word)  # as a mouse pastes it: no key is pressed
     page.locator(f'.md-search-result__link[href*="{found}"]').first.wait_for()
 
 
