@@ -51,8 +51,12 @@ def check_mapping(
     tile: int = 8,
     view: torch.Tensor | None = None,
     dtypes: tuple[torch.dtype, torch.dtype] = (torch.int64, torch.int64),
+    is_why: bool = False,
 ) -> None:
-    """Launch `_slot_mapping_kernel`, and compare the slots, and what lies around them."""
+    """Launch `_slot_mapping_kernel`, and compare the slots, and what lies around them.
+
+    `is_why`: any wrong slot is explained by `why`; by default it depends on which slots came.
+    """
     block_tables = apart(tables, torch.int32) if view is None else view
     position_ids, sequence_ids = apart(positions, dtypes[0]), apart(sequences, dtypes[1])
     num_tokens = len(positions)
@@ -72,9 +76,9 @@ def check_mapping(
             *block_tables.stride(), BLOCK_SIZE=block_size, TILE=tile,
         )  # fmt: skip
 
-    drawing = try_launch(
+    drawing, _ = try_launch(
         tried,
-        _why_outside(positions, sequences, tile, why),
+        lambda outside: _why_outside(outside, why),
         launch,
         ["block_tables", "slots"],
         block_tables=block_tables,
@@ -89,7 +93,9 @@ def check_mapping(
         got == expected,
         show(expected),
         f"{show(got)}\n{drawing}",
-        lambda _: _reason(got, expected, tables, positions, sequences, block_size, tile, why),
+        why
+        if is_why
+        else lambda _: _reason(got, expected, tables, positions, sequences, block_size, tile, why),
     )
     slots.fill_(UNTOUCHED)
     check_true(
@@ -101,13 +107,10 @@ def check_mapping(
     )
 
 
-def _why_outside(positions: list[int], sequences: list[int], tile: int, why: str) -> str:
-    """Why a program may leave its arrays, for these tokens."""
-    if len(positions) % tile and all(position >= 0 for position in positions):
-        return (
-            f"{len(positions)} tokens are no multiple of TILE {tile}: lanes past num_tokens must be masked, "
-            f"in every tl.load and tl.store. {why}"
-        )
+def _why_outside(outside: str, why: str) -> str:
+    """Why a program has left an array: the lists of tokens end with num_tokens, whatever the table is."""
+    if any(f"{name}[" in outside for name in ("positions", "sequence_ids", "slots")):
+        return "lanes past num_tokens must be masked, in every tl.load and tl.store"
     return why
 
 
@@ -137,6 +140,11 @@ def _reason(
         )
     if got == slots_by_hand(tables, positions, [0] * len(positions), block_size):
         return "each token was looked up in row 0: sequence_ptr says which row of the table is a token's own"
+    for ids in (positions, sequences):
+        if got == [-1 if number == 0 else slot for number, slot in zip(ids, expected, strict=True)]:
+            return (
+                "position 0 and sequence id 0 are like any other, only what is below 0 is none: >= 0, not > 0"
+            )
     if any(position < 0 <= slot for position, slot in zip(positions, got, strict=True)):
         return "padding got a slot: a position below 0 is no position, and that slot would be overwritten"
     power = 1 << (block_size - 1).bit_length()
@@ -203,6 +211,7 @@ def test_tokens_without_a_block(exercise: ModuleType) -> None:
     )
     check_mapping(exercise, [[3, 1], [5, 2]], [0, 0], [2, 1], 4, row, tile=2)
     check_mapping(exercise, [[3, 1], [5, 2]], [0, 4, 1], [-1, 1, 50], 4, row, tile=4)
+    check_mapping(exercise, [[3, 1], [5, 2]], [0, 4, 1], [-2, 1, -7], 4, row, tile=4)
     entry = "an entry below 0 is no block: -1 * 4 + 3 would pass for the slot -1 or for another one"
     check_mapping(exercise, [[3, -1]], [4, 3], [0, 0], 4, entry, tile=2)
     check_mapping(exercise, [[-1, 2], [-9, 0]], [3, 4, 1, 6], [0, 0, 1, 1], 4, entry, tile=4)
@@ -243,6 +252,9 @@ def test_slots_past_32_bits(exercise: ModuleType) -> None:
         check_mapping(exercise, [[last - 1]], [15], [0], 16, why, tile=1, dtypes=dtypes)
         check_mapping(exercise, [[last, 2**31 - 1]], [0, 18], [0, 0], 16, why, tile=2, dtypes=dtypes)
         check_mapping(exercise, [[2 * last]], [3], [0], 16, why, tile=1, dtypes=dtypes)
+    why = "a position or a sequence id may be 2^32 and more: cut to 32 bits it is 0, a token of another place"
+    check_mapping(exercise, [[3, 1]], [2**32, 5], [0, 0], 4, why, tile=2, is_why=True)
+    check_mapping(exercise, [[3, 1]], [0, 5], [2**32, 0], 4, why, tile=2, is_why=True)
 
 
 def test_the_launch(exercise: ModuleType) -> None:
@@ -254,7 +266,7 @@ def test_the_launch(exercise: ModuleType) -> None:
         tried = f"launch_slot_mapping with {num_tokens} tokens of 40 sequences, block size 4"
         slots: list[int] = []
         arguments = apart(tables, torch.int32), apart(positions, torch.int32), apart(sequences, torch.int64)
-        drawing = try_launch(
+        drawing, _ = try_launch(
             tried,
             "the last program has lanes past num_tokens: mask them in tl.load and in tl.store",
             lambda arguments=arguments, slots=slots: slots.extend(
@@ -277,10 +289,19 @@ def test_the_launch(exercise: ModuleType) -> None:
         )
 
 
-def numbered(num_tokens: int, num_kv_heads: int, head_dim: int, first: int) -> torch.Tensor:
+def numbered(num_tokens: int, num_kv_heads: int, head_dim: int, first: float) -> torch.Tensor:
     """K or V of tokens in which no two elements are alike."""
     count = num_tokens * num_kv_heads * head_dim
-    return (first + torch.arange(count, dtype=torch.float32)).view(num_tokens, num_kv_heads, head_dim)
+    return (first + torch.arange(count, dtype=torch.float64)).view(num_tokens, num_kv_heads, head_dim)
+
+
+def spread(tensor: torch.Tensor, heads: int, step: int) -> torch.Tensor:
+    """The same numbers in a view: `heads` foreign heads behind those of a token, dims `step` apart."""
+    *outer, num_heads, head_dim = tensor.shape
+    larger = torch.full((*outer, num_heads + heads, head_dim * step), UNTOUCHED, dtype=tensor.dtype)
+    view = apart(larger, tensor.dtype)[..., :num_heads, ::step]
+    view.copy_(tensor)
+    return view
 
 
 def check_write(
@@ -293,26 +314,39 @@ def check_write(
     num_kv_heads: int = 1,
     head_dim: int = 4,
     tile: int | None = None,
-    views: bool = False,
+    first: float = 1,
+    dtype: torch.dtype = torch.float32,
+    pool: bool = False,
+    views: dict[str, tuple[int, int]] | None = None,
 ) -> None:
-    """Launch `_write_kv_kernel`, and compare every element of both caches, and what lies around them."""
+    """Launch `_write_kv_kernel`, and compare every element of both caches, and what lies around them.
+
+    `pool`: all tensors are views, K and V side by side. `views`: arguments of `spread` for those named.
+    """
     shape = (num_blocks, block_size, num_kv_heads, head_dim)
-    keys = apart(numbered(len(slots), num_kv_heads, head_dim, 1), torch.float32)
-    values = apart(numbered(len(slots), num_kv_heads, head_dim, 1001), torch.float32)
-    if views:  # one pool of K and V, heads before slots; keys and values a slice of a larger projection
-        pool = apart(torch.full((num_blocks, 2, num_kv_heads, block_size, head_dim), -1.0), torch.float32)
-        key_cache, value_cache = pool[:, 0].transpose(1, 2), pool[:, 1].transpose(1, 2)
-        both = apart(torch.cat([keys, values, keys], dim=2).cpu(), torch.float32)
+    keys = apart(numbered(len(slots), num_kv_heads, head_dim, first), dtype)
+    values = apart(numbered(len(slots), num_kv_heads, head_dim, first + 1000), dtype)
+    if pool:  # heads before slots; keys and values a slice of a larger projection
+        both_caches = apart(torch.full((num_blocks, 2, num_kv_heads, block_size, head_dim), -1.0), dtype)
+        key_cache, value_cache = both_caches[:, 0].transpose(1, 2), both_caches[:, 1].transpose(1, 2)
+        both = apart(torch.cat([keys, values, keys], dim=2).cpu(), dtype)
         keys, values = both[:, :, :head_dim], both[:, :, head_dim : 2 * head_dim]
     else:
-        key_cache, value_cache = (apart(torch.full(shape, -1.0), torch.float32) for _ in range(2))
+        key_cache, value_cache = (apart(torch.full(shape, -1.0), dtype) for _ in range(2))
+    arrays = {"keys": keys, "values": values, "key_cache": key_cache, "value_cache": value_cache}
+    for name, arguments in (views or {}).items():
+        arrays[name] = spread(arrays[name], *arguments)
+    keys, values, key_cache, value_cache = arrays.values()
     tile = tile or 1 << (num_kv_heads * head_dim - 1).bit_length()
     tried = (
-        f"slots {list(slots)} in caches of {num_blocks} blocks of {block_size}, {num_kv_heads} heads of "
-        f"{head_dim}, TILE {tile}" + (", all tensors views" if views else "")
+        f"slots {list(slots)} in caches of {num_blocks} blocks of {block_size}, {num_kv_heads} "
+        f"head{'s' * (num_kv_heads > 1)} of {head_dim}, TILE {tile}"
+        + (", all tensors views" if pool else "")
+        + "".join(f", {name} with strides {arrays[name].stride()}" for name in views or {})
+        + (f", {str(dtype).removeprefix('torch.')}" if dtype != torch.float32 else "")
     )
     slot_ids = apart(list(slots), torch.int64)
-    expected = [torch.full(shape, -1.0), torch.full(shape, -1.0)]
+    expected = [torch.full(shape, -1.0, dtype=dtype) for _ in range(2)]
     for cache, tokens in zip(expected, (keys, values), strict=True):
         for token, slot in enumerate(slots):
             if 0 <= slot < num_blocks * block_size:
@@ -325,33 +359,27 @@ def check_write(
             NUM_KV_HEADS=num_kv_heads, HEAD_DIM=head_dim, TILE=tile,
         )  # fmt: skip
 
-    drawing = try_launch(
-        tried,
-        why,
-        launch,
-        ["key_cache", "value_cache"],
-        keys=keys,
-        values=values,
-        key_cache=key_cache,
-        value_cache=value_cache,
-        slots=slot_ids,
-    )
+    drawing, _ = try_launch(tried, why, launch, ["key_cache", "value_cache"], **arrays, slots=slot_ids)
     for name, cache, want in zip(
         ("key_cache", "value_cache"), (key_cache, value_cache), expected, strict=True
     ):
         got = cache.cpu()
         wrong = (got != want).nonzero().tolist()
         place = tuple(wrong[0]) if wrong else (0, 0, 0, 0)
+        wanted, came = (f"{each[place].item():.10g}" for each in (want, got))
         check_true(
             f"{name} after {tried}",
             not wrong,
-            f"{want[place]:g} at {list(place)} (block, offset, head, dim)",
-            f"{got[place]:g}\n{drawing}",
-            lambda _, g=got, w=want, p=place: why if views else _why_written(g, w, p, slots, block_size, why),
+            f"{wanted} at {list(place)} (block, offset, head, dim)",
+            f"{came}\n{drawing}",
+            lambda _, g=got, w=want, p=place, n=name: (
+                why if pool or views else _why_written(n, g, w, p, slots, block_size, why)
+            ),
         )
 
 
 def _why_written(
+    name: str,
     got: torch.Tensor,
     want: torch.Tensor,
     place: tuple[int, ...],
@@ -360,12 +388,14 @@ def _why_written(
     why: str,
 ) -> str:
     if bool((got == -1).all()):
-        return "nothing was written: a program loads the slot of its token, and stores K and V there"
+        return (
+            f"nothing was written to {name}: a program loads the slot of its token, and stores K and V there"
+        )
     if place[0] * block_size + place[1] not in slots and want[place] == -1:
         if min(slots) < 0:
             return "something was written for padding: a slot of -1 is no slot, skip the token"
         return "a slot was written that belongs to no token of this launch"
-    if want[place] > 0 and abs(float(got[place]) - float(want[place])) >= 900:
+    if min(want[place], got[place]) > 0 and abs(float(got[place]) - float(want[place])) >= 900:
         return "K and V are mixed up"
     return why
 
@@ -404,6 +434,11 @@ def test_more_elements_than_the_tile(exercise: ModuleType) -> None:
     why = "a tile holds fewer elements than the token has: loop over range(0, NUM_KV_HEADS * HEAD_DIM, TILE)"
     check_write(exercise, [1, 4], why, num_kv_heads=2, head_dim=4, tile=4)
     check_write(exercise, [1, 4], why, num_kv_heads=3, head_dim=6, tile=4)
+    why = (
+        "the last turn has one element left: range(0, NUM_KV_HEADS * HEAD_DIM, TILE) ends behind the last one"
+    )
+    check_write(exercise, [1, 4], why, head_dim=5, tile=4)
+    check_write(exercise, [1], why, head_dim=1)
 
 
 def test_caches_that_are_views(exercise: ModuleType) -> None:
@@ -412,34 +447,96 @@ def test_caches_that_are_views(exercise: ModuleType) -> None:
         "these tensors are views: from one head to the next it is *_head_stride elements, from one slot to "
         "the next *_slot_stride, from one dim to the next *_dim_stride"
     )
-    check_write(exercise, [1, 4], why, num_kv_heads=2, head_dim=4, views=True)
-    check_write(exercise, [5, -1, 0, 2], why, num_kv_heads=3, head_dim=5, views=True)
-    check_write(exercise, [5, -1, 0, 2], why, num_kv_heads=3, head_dim=5, tile=4, views=True)
+    check_write(exercise, [1, 4], why, num_kv_heads=2, head_dim=4, pool=True)
+    check_write(exercise, [5, -1, 0, 2], why, num_kv_heads=3, head_dim=5, pool=True)
+    check_write(exercise, [5, -1, 0, 2], why, num_kv_heads=3, head_dim=5, tile=4, pool=True)
 
 
-def far_caches() -> tuple[torch.Tensor, torch.Tensor]:
-    """[5, 2, 1, 4] with blocks 2^30 elements apart: address space, of which only a few pages are used."""
+def test_each_tensor_has_strides_of_its_own(exercise: ModuleType) -> None:
+    """K and V, and their caches, may lie in memory each in its own way."""
+    names = {"keys": "key", "values": "value", "key_cache": "key_cache", "value_cache": "value_cache"}
+    for name, prefix in names.items():
+        why = (
+            f"{name} alone is a view here: {prefix}_*_stride are its own and serve no other tensor. From one "
+            f"token, or slot, to the next it is not heads times {prefix}_head_stride"
+        )
+        check_write(exercise, [0, 3], why, head_dim=2, views={name: (1, 1)})
+    for name, prefix in names.items():
+        why = f"from one dim of {name} to the next it is {prefix}_dim_stride elements, here not 1"
+        check_write(exercise, [0, 3], why, head_dim=2, views={name: (0, 2)})
+
+
+def test_numbers_stay_as_they_are(exercise: ModuleType) -> None:
+    """K and V are copied, not computed with: every dtype keeps all of its digits."""
+    why = "K and V are stored as they were loaded, in their own dtype: a cast on the way rounds them"
+    for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
+        check_write(exercise, [2], why, head_dim=2, first=0.1, dtype=dtype)
+
+
+def far(shape: tuple[int, ...], axis: int, dtype: torch.dtype = torch.float16, first: int = 0) -> Any:
+    """A tensor whose indices of `axis` lie 2^30 elements apart: address space, hardly any memory."""
+    strides = [4] * len(shape)
+    strides[axis], strides[-1] = 2**30, 1
     size = 4 * 2**30 + 64
     if DEVICE == "cuda":
-        memory = torch.zeros(size, dtype=torch.float16, device=DEVICE)
+        memory = torch.zeros(size, dtype=dtype, device=DEVICE)
     else:
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
-        memory = torch.frombuffer(mmap.mmap(-1, 2 * size, flags=flags), dtype=torch.float16)
-    return (
-        memory.as_strided((5, 2, 1, 4), (2**30, 4, 4, 1)),
-        memory.as_strided((5, 2, 1, 4), (2**30, 4, 4, 1), 32),
-    )
+        memory = torch.frombuffer(mmap.mmap(-1, dtype.itemsize * size, flags=flags), dtype=dtype)
+    return memory.as_strided(shape, tuple(strides), first)
+
+
+def test_a_large_table(exercise: ModuleType) -> None:
+    """Row 4 of a table lies 2^32 entries on: row * stride needs 64 bits."""
+    if DEVICE == "cuda":  # a GPU has no address space without memory
+        return
+    tables = far((5, 2), 0, torch.int32)
+    rows = [[0, 3], [0, 0], [0, 0], [0, 0], [0, 6]]
+    tables[0, 1], tables[4, 1] = 3, 6
+    why = "row * table_row_stride has overflowed 32 bits: make rows and columns 64-bit first"
+    for dtypes in ((torch.int64, torch.int64), (torch.int32, torch.int32)):
+        check_mapping(exercise, rows, [5], [4], 4, why, tile=1, view=tables, dtypes=dtypes, is_why=True)
+
+
+def test_tokens_and_heads_far_apart(exercise: ModuleType) -> None:
+    """Token 4, or head 4, lies 2^32 elements on: token * stride and head * stride need 64 bits."""
+    if DEVICE == "cuda":
+        return
+    for axis, shape, what in ((0, (5, 1, 4), "token"), (1, (1, 5, 4), "head")):
+        keys, values = far(shape, axis), far(shape, axis, first=32)
+        keys[-1, -1], values[-1, -1] = 1, 2
+        caches = [apart(torch.full((1, 1, *shape[1:]), -1.0), torch.float16) for _ in range(2)]
+        slots = torch.tensor([-1] * (shape[0] - 1) + [0], device=DEVICE)
+        tried = f"keys and values {list(shape)} with strides {keys.stride()}, slots {slots.tolist()}"
+        why = f"{what} * {what}_stride has overflowed 32 bits: make token, head and dim 64-bit first"
+        drawing, _ = try_launch(
+            tried,
+            why,
+            lambda k=keys, v=values, c=caches, s=slots: exercise.launch_write_kv(k, v, *c, s),
+            ["keys", "values"],
+            keys=keys,
+            values=values,
+        )
+        for name, cache, want in zip(("key_cache", "value_cache"), caches, (1.0, 2.0), strict=True):
+            got = cache[0, 0, -1].tolist()
+            check_true(
+                f"{name}[0, 0, {shape[1] - 1}] after {tried}",
+                got == [want] * 4,
+                show([want] * 4),
+                f"{show(got)}\n{drawing}",
+                why,
+            )
 
 
 def test_a_large_pool(exercise: ModuleType) -> None:
     """In a pool of more than 2^32 elements, block * stride needs 64 bits."""
-    key_cache, value_cache = far_caches()
+    key_cache, value_cache = far((5, 2, 1, 4), 0), far((5, 2, 1, 4), 0, first=32)
     keys, values = torch.ones(1, 1, 4), torch.full((1, 1, 4), 2.0)
     keys, values = (tokens.to(torch.float16).to(DEVICE) for tokens in (keys, values))
     slots = torch.tensor([9], device=DEVICE)
     tried = f"slot 9 in caches [5, 2, 1, 4] with strides {key_cache.stride()}: block 4 lies 2^32 elements on"
     why = "index * stride has overflowed 32 bits: make token, block, offset, head and dim 64-bit first"
-    drawing = try_launch(
+    drawing, _ = try_launch(
         tried,
         why,
         lambda: exercise.launch_write_kv(keys, values, key_cache, value_cache, slots),

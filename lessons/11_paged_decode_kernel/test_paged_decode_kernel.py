@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import math
 import mmap
 from dataclasses import dataclass
@@ -13,15 +15,13 @@ from torch import Tensor
 
 from minipaged.course.checks import check_true, show
 from minipaged.course.memory_drawing import try_launch
+from minipaged.course.memory_map import Recording
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 TILE = 16  # keys and rows in a tile of a toy launch
 SPLIT = 32
 NAN = float("nan")
-OUTSIDE = (
-    "a lane outside of [first, last), of HEAD_DIM or of the group is nobody's: mask the load of the table, "
-    "of the keys and of the values, and leave such heads out. "
-)
+UNWRITTEN = -12345.0
 TOLERANCE = {torch.float16: 4e-3, torch.float32: 2e-5, torch.float64: 1e-9}
 
 
@@ -57,9 +57,10 @@ def make(
     dtype: torch.dtype = torch.float32,
     behind: float = NAN,
     rising: float = 0.0,
+    lowest: float = 0.0,
     scale: float = 0.5,
 ) -> Problem:
-    """A step with shuffled blocks. `behind` is in slots that no token has; `rising` adds to the scores."""
+    """A step with shuffled blocks. `behind` is in slots that no token has; scores begin at `lowest`."""
     random = torch.Generator().manual_seed(sum(lengths) + 7 * block_size + num_heads)
     counts = [-(-length // block_size) for length in lengths]
     num_blocks = sum(counts) + 3
@@ -74,7 +75,7 @@ def make(
         for position in range(length):
             block = int(tables[row, position // block_size])
             tokens = torch.randn(2, num_kv_heads, head_dim, generator=random, dtype=torch.float64)
-            tokens[0, :, 0] = tokens[0, :, 0].abs() + rising * position
+            tokens[0, :, 0] = tokens[0, :, 0].abs() + lowest + rising * position
             pool[block, 1, :, position % block_size] = tokens
     queries = torch.randn(len(lengths), num_heads, head_dim + 3, generator=random, dtype=torch.float64)
     queries[..., 0] = queries[..., 0].abs() + 1
@@ -109,29 +110,37 @@ def words(problem: Problem) -> str:
     )
 
 
-def launch_splits(exercise: ModuleType, problem: Problem, why: str) -> tuple[Tensor, Tensor, str]:
-    """What `_decode_kernel` writes for each split, in memory full of NaN; and the drawing."""
+def in_full(expected: Any, got: Any) -> tuple[str, str]:
+    """Both as the report prints them: with all their digits where fewer make them alike."""
+    short = show(expected), show(got)
+    return short if short[0] != short[1] else (repr(expected), repr(got))
+
+
+def launch_splits(
+    exercise: ModuleType, problem: Problem, why: str, split: int
+) -> tuple[Tensor, Tensor, str, Recording]:
+    """What `_decode_kernel` writes for each split, and the drawing and the recording of it."""
     batch, num_heads, head_dim = problem.queries.shape
     _, block_size, num_kv_heads, _ = problem.key_cache.shape
     group = num_heads // num_kv_heads
-    num_splits = -(-problem.tables.shape[1] * block_size // SPLIT)
+    num_splits = -(-problem.tables.shape[1] * block_size // split)
     wide = torch.float64 if problem.queries.dtype == torch.float64 else torch.float32
-    partial = torch.full((batch, num_heads, num_splits, head_dim), NAN, dtype=wide, device=DEVICE)
-    statistics = torch.full((batch, num_heads, num_splits, 2), NAN, dtype=wide, device=DEVICE)
+    partial = torch.full((batch, num_heads, num_splits, head_dim), UNWRITTEN, dtype=wide, device=DEVICE)
+    statistics = torch.full((batch, num_heads, num_splits, 2), UNWRITTEN, dtype=wide, device=DEVICE)
 
     def launch() -> None:
         exercise._decode_kernel[(batch, num_kv_heads * -(-group // TILE), num_splits)](
             problem.queries, problem.key_cache, problem.value_cache, problem.tables, problem.lengths,
             partial, statistics, num_heads, num_splits, *problem.queries.stride()[:2],
             *problem.key_cache.stride()[:3], *problem.value_cache.stride()[:3], problem.tables.stride(0),
-            SCALE=problem.scale, WINDOW=None, SOFTCAP=None, BLOCK_SIZE=block_size, SPLIT_LENGTH=SPLIT,
+            SCALE=problem.scale, WINDOW=None, SOFTCAP=None, BLOCK_SIZE=block_size, SPLIT_LENGTH=split,
             GROUP=group, HEAD_DIM=head_dim, ROW_TILE=TILE, KEY_TILE=TILE,
             DIM_TILE=max(16, 1 << (head_dim - 1).bit_length()),
         )  # fmt: skip
 
-    drawing = try_launch(
+    drawing, recorded = try_launch(
         words(problem),
-        why,
+        lambda outside: _why_outside(outside, why),
         launch,
         ["block_tables", "key_cache", "value_cache"],
         queries=problem.queries,
@@ -142,86 +151,205 @@ def launch_splits(exercise: ModuleType, problem: Problem, why: str) -> tuple[Ten
         partial=partial,
         statistics=statistics,
     )
-    return partial.double().cpu(), statistics.double().cpu(), drawing
+    return partial.double().cpu(), statistics.double().cpu(), drawing, recorded
 
 
-def check_splits(exercise: ModuleType, problem: Problem, why: str, outside: str = OUTSIDE) -> None:
+def _why_outside(outside: str, why: str) -> str:
+    """Why a program may have left the array that `outside` names."""
+    if any(f"{name}[" in outside for name in ("queries", "partial", "statistics")):
+        return (
+            "a head that is not in the group was touched, or a dim past HEAD_DIM: the heads of KV head k are "
+            "k * GROUP to k * GROUP + GROUP - 1, and the third value of _group_heads says which of the "
+            "ROW_TILE are among them, number below GROUP; a group of more heads than ROW_TILE has several "
+            "programs"
+        )
+    if "block_tables" in outside:
+        return f"a row's table ends with its context: mask the load of the table, inside [first, last). {why}"
+    if outside:
+        return (
+            "a lane outside of [first, last) or past HEAD_DIM is not masked in the load, or a slot is sought "
+            "in the wrong place: block id (64-bit) * block_stride + slot * slot_stride, the strides of this "
+            f"cache. {why}"
+        )
+    return why
+
+
+def stray_read(problem: Problem, recorded: Recording, split: int) -> str:
+    """The first read of a table entry or a slot that is none of the program's keys, in words; or ""."""
+    block_size = problem.key_cache.shape[1]
+    lengths, tables = problem.lengths.tolist(), problem.tables.tolist()
+    allowed: dict[tuple[int, int], set[tuple[str, tuple[int, ...]]]] = {}
+    for access in recorded.accesses:
+        if access.kind != "read" or access.array not in ("block_tables", "key_cache", "value_cache"):
+            continue
+        row, _, part = map(int, access.program.removeprefix("program (").removesuffix(")").split(", "))
+        if (row, part) not in allowed:
+            mine = range(part * split, min(part * split + split, lengths[row]))
+            entries = {("block_tables", (row, p // block_size)) for p in mine}
+            slots = [(tables[row][p // block_size], p % block_size) for p in mine]
+            caches = {(name, slot) for name in ("key_cache", "value_cache") for slot in slots}
+            allowed[row, part] = entries | caches
+        if (access.array, access.index[:2]) not in allowed[row, part]:
+            place = ", ".join(map(str, access.index[:2]))
+            return f"{access.program} read {access.array}[{place}], which is of none of its keys"
+    return ""
+
+
+def check_splits(exercise: ModuleType, problem: Problem, why: str, split: int = SPLIT) -> None:
     """Compare output / total and best + log(total) of each split with a softmax in float64."""
-    partial, statistics, drawing = launch_splits(exercise, problem, outside + why)
+    partial, statistics, drawing, recorded = launch_splits(exercise, problem, why, split)
+    stray = stray_read(problem, recorded, split)
+    has_read = bool(recorded.read("key_cache")) or not recorded.accesses
     tolerance = TOLERANCE[problem.queries.dtype]
     for row, length in enumerate(problem.lengths.tolist()):
         for head in range(problem.queries.shape[1]):
-            for split, first in enumerate(range(0, length, SPLIT)):
-                last = min(first + SPLIT, length)
+            for number, first in enumerate(range(0, length, split)):
+                last = min(first + split, length)
                 mean, log_sum = softmax(problem, row, head, first, last)
-                best, total = statistics[row, head, split].tolist()
-                got = partial[row, head, split] / total
+                best, total = statistics[row, head, number].tolist()
+                got = partial[row, head, number] / total
                 at = f"keys {first} to {last - 1} of row {row}, head {head}; {words(problem)}"
+                check_true(
+                    f"what was written for {at}",
+                    total != UNWRITTEN,
+                    "output, best and total",
+                    f"nothing\n{drawing}",
+                    f"no program has written head {head}: the programs of KV head 0 come first, each KV head "
+                    f"has tl.cdiv(GROUP, ROW_TILE), and their heads are kv_head * GROUP + member. {why}",
+                )
+                expected, came = in_full(mean.tolist(), got.tolist())
+                reason = _Reason(problem, row, head, first, last, why, best, total, stray, has_read)
                 check_true(
                     f"output / total of {at}",
                     torch.allclose(got, mean, rtol=tolerance, atol=tolerance),
-                    show(mean.tolist()),
-                    f"{show(got.tolist())}\n{drawing}",
-                    lambda _, g=got, h=head, r=row, a=first, b=last: _reason(g, problem, r, h, a, b, why),
+                    expected,
+                    f"{came}, best {show(best)}, total {show(total)}\n{drawing}",
+                    lambda _, g=got, p=partial[row, head, number], r=reason: r.of_output(g, p),
                 )
                 got_log = best + math.log(total) if total > 0 else NAN
+                expected, came = in_full(log_sum, got_log)
                 check_true(
                     f"best + log(total) of {at}",
                     abs(got_log - log_sum) <= tolerance * (1 + abs(log_sum)),
-                    show(log_sum),
-                    f"{show(got_log)}, best {show(best)}, total {show(total)}\n{drawing}",
-                    lambda _, t=total, g=got_log, h=head, r=row, a=first, b=last: _log_reason(
-                        g, t, problem, r, h, a, b, why
-                    ),
+                    expected,
+                    f"{came}, best {show(best)}, total {show(total)}\n{drawing}",
+                    lambda _, g=got_log, r=reason: r.of_log(g),
                 )
+    check_true(
+        f"what is read: {words(problem)}",
+        not stray,
+        "the keys and values of each program's split, and their entries of the table",
+        f"{stray}\n{drawing}",
+        f"what is not among the keys [first, last) must not be loaded at all, even if its score is masked "
+        f"afterwards: it may be NaN, or anywhere. Mask the loads of table, keys and values. {why}",
+    )
 
 
-def _log_reason(
-    got: float, total: float, problem: Problem, row: int, head: int, first: int, last: int, why: str
-) -> str:
-    """The misconception that gives this very best + log(total)."""
-    unscaled = Problem(**{**vars(problem), "scale": 1.0})
-    if abs(got - softmax(unscaled, row, head, first, last)[1]) < 1e-4:
-        return "the scores were not multiplied by SCALE"
-    if last - first > 1 and abs(total - 1) < 1e-5:
-        return (
-            "total is 1: the tile was normalised by itself (a softmax per tile). total is the sum of "
-            "exp(score - best), and what divides by it is the merge, once"
-        )
-    return f"the three values are relative to one best: total is the sum of exp(score - best). {why}"
+@dataclass
+class _Reason:
+    """Finds the misconception that gives a wrong output, or a wrong best or total, of one split."""
 
+    problem: Problem
+    row: int
+    head: int
+    first: int
+    last: int
+    why: str
+    best: float
+    total: float
+    stray: str
+    has_read: bool
 
-def _reason(got: Tensor, problem: Problem, row: int, head: int, first: int, last: int, why: str) -> str:
-    """The misconception that gives this very output."""
-    block_size, num_kv_heads = problem.key_cache.shape[1:3]
-    tolerance = TOLERANCE[problem.queries.dtype]
+    def of_output(self, got: Tensor, partial: Tensor) -> str:
+        """Why output / total is wrong."""
+        problem, last, head, why = self.problem, self.last, self.head, self.why
+        block_size, num_kv_heads = problem.key_cache.shape[1:3]
+        tolerance = TOLERANCE[problem.queries.dtype]
 
-    def is_(mean: Tensor) -> bool:
-        return torch.allclose(got, mean, rtol=tolerance, atol=tolerance)
+        def is_(mean: Tensor) -> bool:
+            return torch.allclose(got, mean, rtol=tolerance, atol=tolerance)
 
-    if bool(got.isnan().any()):
+        if bool(got.isnan().any()):
+            return self.of_nan()
+        if torch.allclose(partial / self.best, softmax(problem, *self._place())[0], rtol=tolerance):
+            return "best and total have changed places: _attend returns output, best, total, in this order"
+        full = -(-last // block_size) * block_size
+        if full != last and is_(softmax(problem, self.row, head, self.first, full)[0]):
+            return "the last block was read as if it were full: only its first slots belong to the context"
+        for kv_head in range(num_kv_heads):
+            if num_kv_heads > 1 and is_(softmax(problem, *self._place(), kv_head)[0]):
+                return (
+                    f"head {head} has read KV head {kv_head}: the heads of a group lie in a row, query head "
+                    "h reads KV head h // GROUP (the group index)"
+                )
+        for scaled, said in self._other_scales():
+            if is_(softmax(scaled, *self._place())[0]):
+                return said
+        if self.best >= 0 and is_(self._with_lanes_of_score_zero()):
+            return "lanes outside of [first, last) were counted, with a score of 0: their score must be -inf"
+        return f"{self.stray}. {why}" if self.stray else why
+
+    def of_nan(self) -> str:
+        """Why an output is NaN."""
+        if self.stray:
+            return (
+                f"NaN, and {self.stray}: such a slot may hold NaN, and 0 x NaN is NaN, so that a weight of 0 "
+                "is not enough. Mask the loads of table, keys and values, unless the key itself was looked "
+                f"up in the wrong place. {self.why}"
+            )
+        if not self.has_read:
+            return f"no key was read at all: range(first, last, KEY_TILE) has its last tile too. {self.why}"
+        if self.total == 0:
+            return (
+                "total is 0: each key that was read had the weight 0. A query sees the keys up to its own "
+                f"position, position <= query position; the best score starts at -inf. {self.why}"
+            )
+        if math.isinf(self.total) or math.isinf(self.best) or math.isnan(self.best):
+            return (
+                f"best is {show(self.best)} and total {show(self.total)}: inf - inf and 0 x inf are NaN, and "
+                "exp(score) overflows: take exp(score - best), best the largest score so far, "
+                "tl.maximum(best, the tile's). " + self.why
+            )
         return (
             "NaN. A slot outside of the context may hold NaN, and 0 x NaN is NaN: mask the load of keys and "
-            "of values, a weight of 0 is not enough. Where best is -inf, -inf - -inf is NaN as well. " + why
+            f"of values, a weight of 0 is not enough. {self.why}"
         )
-    full = -(-last // block_size) * block_size
-    if full != last and is_(softmax(problem, row, head, first, full)[0]):
-        return "the last block was read as if it were full: only its first slots belong to the context"
-    for kv_head in range(num_kv_heads):
-        if num_kv_heads > 1 and is_(softmax(problem, row, head, first, last, kv_head)[0]):
+
+    def of_log(self, got: float) -> str:
+        """Why best + log(total) is wrong."""
+        for scaled, said in self._other_scales():
+            if abs(got - softmax(scaled, *self._place())[1]) < 1e-4:
+                return said
+        if self.last - self.first > 1 and abs(self.total - 1) < 1e-5:
             return (
-                f"head {head} has read KV head {kv_head}: the heads of a group lie in a row, query head h "
-                "reads KV head h // GROUP (the group index)"
+                "total is 1: the tile was normalised by itself (a softmax per tile). total is the sum of "
+                "exp(score - best), and what divides by it is the merge, once"
             )
-    unscaled = Problem(**{**vars(problem), "scale": 1.0})
-    if is_(softmax(unscaled, row, head, first, last)[0]):
-        return "the scores were not multiplied by SCALE"
-    return why
+        return f"the three values are relative to one best: total is the sum of exp(score - best). {self.why}"
+
+    def _with_lanes_of_score_zero(self) -> Tensor:
+        """The output where the lanes that fill the last tile count like keys, and have values of 0."""
+        mean, log_sum = softmax(self.problem, *self._place())
+        num_lanes = (self.first - self.last) % TILE
+        return mean / (1 + num_lanes * torch.tensor(-log_sum, dtype=torch.float64).exp())
+
+    def _place(self) -> tuple[int, int, int, int]:
+        return self.row, self.head, self.first, self.last
+
+    def _other_scales(self) -> list[tuple[Problem, str]]:
+        root = self.problem.key_cache.shape[-1] ** -0.5
+        return [
+            (Problem(**{**vars(self.problem), "scale": 1.0}), "the scores were not multiplied by SCALE"),
+            (
+                Problem(**{**vars(self.problem), "scale": root}),
+                "the scores were multiplied by 1 / sqrt(HEAD_DIM): the factor is SCALE, whatever that is",
+            ),
+        ]
 
 
 def test_one_key(exercise: ModuleType) -> None:
     """With a single key, the output is its value, whatever the score."""
-    why = "one key: its weight is exp(score - best) = exp(0) = 1"
+    why = "Here there is one key, so its weight is exp(score - best) = exp(0) = 1"
     check_splits(exercise, make([1], 1), why)
     check_splits(exercise, make([1], 4, behind=3.0), why)
     check_splits(exercise, make([1], 4), why)
@@ -234,12 +362,49 @@ def test_one_block(exercise: ModuleType) -> None:
     check_splits(exercise, make([16], 16), why)
 
 
+def test_each_head_has_a_best_of_its_own(exercise: ModuleType) -> None:
+    """Scores of one head say nothing about those of another."""
+    problem = make([3], 4, num_heads=2)
+    problem.queries[0, 0] *= 1000
+    problem.queries[0, 1] = 0
+    why = (
+        "the scores of head 0 are very large and those of head 1 are 0: each row of the tile has a best of "
+        "its own, tl.max(scores, 1), or exp(score - best) is 0 for head 1"
+    )
+    check_splits(exercise, problem, why)
+
+
 def test_blocks_lie_anywhere(exercise: ModuleType) -> None:
     """Every key looks up its own block in the table."""
     why = "position p is in slot p % BLOCK_SIZE of block table[p // BLOCK_SIZE]; add their two strides"
     check_splits(exercise, make([8], 4), why)
     check_splits(exercise, make([16, 8], 4), why)
     check_splits(exercise, make([8], 4, num_heads=2, num_kv_heads=2), why)
+    problem = make([3], 4)
+    block = int(problem.tables[0, 0])
+    for cache in (problem.key_cache, problem.value_cache):
+        cache[0] = cache[block]
+        cache[block] = NAN
+    problem.tables[0, 0] = 0
+    check_splits(exercise, problem, "block 0 is a block like any other: a lane is masked by its position")
+
+
+def test_k_and_v_have_strides_of_their_own(exercise: ModuleType) -> None:
+    """K and V may lie in memory each in its own way."""
+    for name, prefix in (("value_cache", "value"), ("key_cache", "key")):
+        problem = make([6], 4)
+        cache = getattr(problem, name)
+        num_blocks, block_size, num_kv_heads, head_dim = cache.shape
+        larger = torch.full(
+            (num_blocks, block_size + 1, num_kv_heads, 2 * head_dim), NAN, dtype=cache.dtype, device=DEVICE
+        )
+        larger[:, 1:, :, head_dim:] = cache
+        setattr(problem, name, larger[:, 1:, :, head_dim:])
+        why = (
+            f"K and V lie in two kinds of memory here: {prefix}_block_stride and {prefix}_slot_stride are "
+            f"those of {name} alone"
+        )
+        check_splits(exercise, problem, why)
 
 
 def test_the_last_block_is_not_full(exercise: ModuleType) -> None:
@@ -273,10 +438,22 @@ def test_several_tiles(exercise: ModuleType) -> None:
     check_splits(exercise, make([20], 4, rising=-30.0), large)
 
 
+def test_scores_far_below_zero(exercise: ModuleType) -> None:
+    """The best score may be as low as it likes."""
+    why = "the score is far below 0, and still the best: best starts at -inf, since exp(-500 - 0) is 0"
+    check_splits(exercise, make([1], 4, lowest=-1000.0), why)
+    why = (
+        "the score is below -10000, and a lane outside of [first, last) must be lower still: float('-inf'), "
+        "no large number"
+    )
+    check_splits(exercise, make([1], 4, lowest=-40000.0), why)
+
+
 def test_block_sizes(exercise: ModuleType) -> None:
     """A block may be of any size: smaller than a tile of keys, larger, and no divisor of it."""
     why = (
-        "a tile of 16 keys and a block of this size don't divide each other: every key looks up its own block"
+        "a tile of 16 keys and a block of this size need not divide each other: every key looks up its own "
+        "block, position // BLOCK_SIZE, and its slot there, position % BLOCK_SIZE"
     )
     for block_size in (1, 3, 5, 24, 64):
         check_splits(exercise, make([29], block_size), why)
@@ -288,6 +465,8 @@ def test_groups_of_heads(exercise: ModuleType) -> None:
     check_splits(exercise, make([5], 4, num_heads=2, num_kv_heads=2), why)
     check_splits(exercise, make([5], 4, num_heads=4, num_kv_heads=2), why)
     check_splits(exercise, make([5], 4, num_heads=6, num_kv_heads=2), why)
+    exact = "16 heads fill a tile of 16: tl.cdiv(GROUP, ROW_TILE) is 1, and GROUP // ROW_TILE + 1 is 2"
+    check_splits(exercise, make([5], 4, num_heads=32, num_kv_heads=2), exact)
     many = "a group of more heads than ROW_TILE has several programs, the last of them with lanes to spare"
     check_splits(exercise, make([5], 4, num_heads=17), many)
     check_splits(exercise, make([5], 4, num_heads=36, num_kv_heads=2), many)
@@ -305,6 +484,11 @@ def test_splits(exercise: ModuleType) -> None:
     why = "a program begins at `first`: its positions are first + ..., up to `last`"
     check_splits(exercise, make([33], 16), why)
     check_splits(exercise, make([70, 5, 64], 7, rising=0.05), why)
+    why = (
+        "splits of 24 keys, tiles of 16: a split may begin within a tile, and the keys before `first` are "
+        "another program's. Begin at `first`, or mask positions >= first"
+    )
+    check_splits(exercise, make([33], 16), why, split=24)
 
 
 def test_dtypes(exercise: ModuleType) -> None:
@@ -312,6 +496,31 @@ def test_dtypes(exercise: ModuleType) -> None:
     why = "sums run in float32 for float16, in float64 for float64; tl.dot wants two tiles of one dtype"
     check_splits(exercise, make([20], 4, dtype=torch.float16), why)
     check_splits(exercise, make([20], 4, dtype=torch.float64), why)
+
+
+def test_products_are_not_rounded(exercise: ModuleType) -> None:
+    """tl.dot is told to keep the digits of float32."""
+    check_splits(exercise, make([1], 1), "the output of one key is its value")
+    for line, precision in dot_precisions(exercise):
+        check_true(
+            f"the precision of {line}",
+            precision not in ("tf32", "None"),
+            'input_precision="ieee"',
+            precision,
+            "a GPU's tl.dot rounds float32 to TF32, 10 bits of fraction, unless it is told not to. "
+            "Interpreted it makes no difference, so this is read from your source",
+        )
+
+
+def dot_precisions(exercise: ModuleType) -> list[tuple[str, str]]:
+    """Each tl.dot of the file, and its precision: "tf32" where none is named."""
+    found = []
+    for node in ast.walk(ast.parse(inspect.getsource(exercise))):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("tl.dot", "dot"):
+            named = {keyword.arg: ast.unparse(keyword.value).strip("'") for keyword in node.keywords}
+            exact = "ieee" if named.get("allow_tf32") == "False" else "tf32"
+            found.append((ast.unparse(node), named.get("input_precision", exact)))
+    return found
 
 
 def far(first: int) -> Tensor:
@@ -334,7 +543,7 @@ def test_a_large_pool(exercise: ModuleType) -> None:
         setattr(problem, name, cache)
     problem.tables[0, 0] = 4
     why = "block 4 lies 2^32 elements on: blocks * block_stride has overflowed, make blocks 64-bit first"
-    check_splits(exercise, problem, why, outside="")
+    check_splits(exercise, problem, why)
 
 
 def check_merge(
@@ -375,9 +584,9 @@ def check_merge(
         f"splits (best, total, output / total) {splits}, contexts {lengths}, SPLIT_LENGTH {SPLIT}, "
         f"{num_heads} head{'s' * (num_heads > 1)} of {head_dim}; NaN in splits that were not written"
     )
-    drawing = try_launch(
+    drawing, recorded = try_launch(
         tried,
-        why,
+        lambda outside: _why_outside_merge(outside, why),
         lambda: exercise._merge_kernel[(batch, num_heads)](
             partial, statistics, length_ids, output, num_heads, num_splits, *output.stride()[:2],
             WINDOW=None, SPLIT_LENGTH=SPLIT, HEAD_DIM=head_dim, SPLIT_TILE=2, DIM_TILE=16,
@@ -394,16 +603,24 @@ def check_merge(
         ((got - expected).abs() <= tolerance * (1 + expected.abs())).logical_not().any(2).nonzero().tolist()
     )
     row, head = wrong[0] if wrong else (0, 0)
-    nan = (
-        "NaN: splits from tl.cdiv(length, SPLIT_LENGTH) on were never written, and the total of a row "
-        "without context is 0. "
-    )
+    read = {index[:3] for name in ("statistics", "partial") for index in recorded.read(name)}
+    stray = sorted(index for index in read if index[2] >= len(splits[index[0]]))
+    want, came = expected[row, head].tolist(), got[row, head].tolist()
+    shown = in_full(want, came)
     check_true(
         f"the output of row {row}, head {head}: {tried}",
         not wrong,
-        show(expected[row, head].tolist()),
-        f"{show(got[row, head].tolist())}\n{drawing}",
-        nan + why if bool(got[row, head].isnan().any()) else why,
+        shown[0],
+        f"{shown[1]}\n{drawing}",
+        lambda _: _why_merged(want, came, stray, why),
+    )
+    check_true(
+        f"which splits are read: {tried}",
+        not stray,
+        "those that were written",
+        f"row, head, split: {stray[:3]}\n{drawing}",
+        "splits from tl.cdiv(length, SPLIT_LENGTH) on were never written: mask their loads, by the length "
+        "and not by what they hold",
     )
     check_true(
         f"memory between the heads of the output: {tried}",
@@ -414,11 +631,51 @@ def check_merge(
     )
 
 
+def _why_outside_merge(outside: str, why: str) -> str:
+    """Why a program may have left an array in the merge."""
+    if "partial" in outside:
+        return f"only HEAD_DIM of the DIM_TILE lanes belong to a head: mask the load of partial. {why}"
+    if "output" in outside:
+        return (
+            "a head of the output begins at row * output_row_stride + head * output_head_stride and has "
+            "HEAD_DIM elements, fewer than DIM_TILE: mask the store"
+        )
+    return why
+
+
+def _why_merged(expected: list[float], got: list[float], stray: list[Any], why: str) -> str:
+    """The misconception that gives this output."""
+    if stray:
+        return (
+            "splits from tl.cdiv(length, SPLIT_LENGTH) on were never written, and read here: mask their "
+            f"loads, other=float('-inf') for best and 0 for the rest. {why}"
+        )
+    if all(number == -7 for number in got):
+        return (
+            "nothing was written there: the head of a row begins at row * output_row_stride + head * "
+            "output_head_stride of the output"
+        )
+    if not any(expected) and any(map(math.isnan, got)):
+        return "no keys, no split: the total is 0, and the output 0 (0 / 0 is NaN)"
+    if any(map(math.isnan, got)):
+        return f"NaN: 0 / 0, where all weights are 0, or inf - inf. {why}"
+    if all(math.isclose(g, e, rel_tol=4e-3, abs_tol=4e-3) for g, e in zip(got, expected, strict=True)):
+        return (
+            "right but for the last digits: nothing is added to the total, nothing rounded before the store"
+        )
+    return why
+
+
 def test_merge_one_split(exercise: ModuleType) -> None:
     """The output is the weighted sum over the sum of weights."""
     why = "divide the sum of weights times values by the sum of weights, once, at the end"
     check_merge(exercise, [[(0.5, 1.0, 3.0)]], [5], why)
     check_merge(exercise, [[(-2.0, 2.5, 1.0)]], [32], why)
+    why = (
+        "two splits are taken at a time and there is one: the other lane's best is -inf, "
+        "other=float('-inf'), since 0 would be the largest of all"
+    )
+    check_merge(exercise, [[(-200.0, 1.0, 3.0)]], [5], why)
 
 
 def test_merge_several_splits(exercise: ModuleType) -> None:
@@ -439,6 +696,8 @@ def test_merge_more_splits_than_a_tile(exercise: ModuleType) -> None:
     check_merge(exercise, [rising[:3]], [70], why)
     check_merge(exercise, [rising], [150], why)
     check_merge(exercise, [rising[::-1][:4]], [128], why)
+    falling = "the last tile of splits has a lower best than those before: best is the largest of all so far"
+    check_merge(exercise, [[(100.0, 1.0, 3.0), (90.0, 1.0, 3.0), (0.0, 1.0, 5.0)]], [96], falling)
 
 
 def test_merge_an_empty_row(exercise: ModuleType) -> None:
@@ -467,7 +726,7 @@ def check_decode(exercise: ModuleType, problem: Problem) -> None:
     problem.tables[columns[None, :] >= used] = 0
     tried = f"decode_attention: {words(problem)}"
     outputs: list[Tensor] = []
-    drawing = try_launch(
+    drawing, _ = try_launch(
         tried,
         "the kernels must work with the tiles and splits that the launch chooses",
         lambda: outputs.append(
@@ -484,11 +743,12 @@ def check_decode(exercise: ModuleType, problem: Problem) -> None:
         for head in range(problem.queries.shape[1]):
             got = outputs[0][row, head].double().cpu()
             mean = softmax(problem, row, head, 0, length)[0] if length else torch.zeros_like(got)
+            expected, came = in_full(mean.tolist(), got.tolist())
             check_true(
                 f"row {row}, head {head} of {tried}",
                 torch.allclose(got, mean, rtol=tolerance, atol=tolerance),
-                show(mean.tolist()),
-                f"{show(got.tolist())}\n{drawing}",
+                expected,
+                f"{came}\n{drawing}",
                 "splits and merge are right by themselves: look at what depends on SPLIT_LENGTH and tiles",
             )
 

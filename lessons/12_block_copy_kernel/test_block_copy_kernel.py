@@ -133,36 +133,90 @@ def test_more_threads_than_words(exercise: ModuleType) -> None:
     check_kernel(exercise, 3, 1, [(2, 0)], parts=3, threads=2)
 
 
-def test_each_word_is_copied_once(exercise: ModuleType) -> None:
-    """The step is the number of all threads that share the pair, so that no word is copied twice."""
+def test_words_are_moved_as_they_are(exercise: ModuleType) -> None:
+    """A word is 8 bytes of anything: none of its bits may change."""
+    words = [2**53 + 1, -(2**53) - 1, 2**62 + 1]
+    source, destination = np.array([[0, 0, 0], words]), np.zeros((2, 3), dtype=np.int64)
+    tried = f"pairs [[1, 0]], words {words}, grid [1, 1], 3 threads a thread block"
+    with trying(tried):
+        exercise._copy_kernel[(1, 1), 3](source, destination, np.array([[1, 0]]))
+    check(
+        f"the destination block after {tried}",
+        destination[0].tolist(),
+        words,
+        "a word is no number to compute with, and a float has 53 bits for its 64: move it as it is",
+    )
+
+
+def test_each_word_is_copied_once_by_its_thread(exercise: ModuleType) -> None:
+    """Thread t copies the words t, t + T, t + 2T, where T is the number of threads that share the pair."""
     for num_words, parts, threads in ((4, 2, 1), (6, 2, 2), (7, 3, 2)):
-        written = count_writes(exercise, num_words, parts, threads)
+        writers = note_writers(exercise, num_words, parts, threads)
         check(
             f"how often each of {num_words} words was written, with {parts} parts of {threads} threads",
-            written,
+            list(map(len, writers)),
             [1] * num_words,
             "the step of the loop is T = cuda.gridDim.y * cuda.blockDim.x: with less, several threads copy "
             "the same word, which a GPU pays for in time",
         )
+        check(
+            f"which thread has copied each of {num_words} words, with {parts} parts of {threads} threads",
+            [writer for (writer,) in writers],
+            [word % (parts * threads) for word in range(num_words)],
+            "thread t, the threads of the parts before it counted first, has the words t, t + T, t + 2T: "
+            "then neighbours copy neighbouring words, which a GPU moves in one go. A thread with a piece of "
+            "its own, or numbered across the parts, is slower",
+        )
 
 
-def count_writes(exercise: ModuleType, num_words: int, parts: int, threads: int) -> list[int]:
-    """Writes of each word of block 1, by calling the kernel's body for one thread after the other."""
-    written = [0] * num_words
+class Pool:
+    """Two blocks of words, indexed as an array is, which notes the writers of the words of block 1."""
 
-    class Counting:
-        shape = (2, num_words)
+    ndim = 2
 
-        def __getitem__(self, place: Any) -> int:
-            return 0
+    def __init__(self, num_words: int) -> None:
+        self.shape = (2, num_words)
+        self.size = 2 * num_words
+        self.writers: list[list[int]] = [[] for _ in range(num_words)]
+        self.thread = 0  # that runs now
 
-        def __setitem__(self, place: Any, value: int) -> None:
-            written[place[1]] += 1
+    def __len__(self) -> int:
+        return 2
 
+    def __getitem__(self, place: Any) -> Any:
+        return 0 if isinstance(place, tuple) else Block(self, place)
+
+    def __setitem__(self, place: Any, value: int) -> None:
+        self.writers[place[1]].append(self.thread)
+
+
+class Block:
+    """One block of a pool: pool[block][word] is pool[block, word]."""
+
+    ndim = 1
+
+    def __init__(self, pool: Pool, block: int) -> None:
+        self.pool, self.block = pool, block
+        self.shape, self.size = pool.shape[1:], pool.shape[1]
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, word: Any) -> int:
+        return 0
+
+    def __setitem__(self, word: Any, value: int) -> None:
+        self.pool[self.block, word] = value
+
+
+def note_writers(exercise: ModuleType, num_words: int, parts: int, threads: int) -> list[list[int]]:
+    """The threads that wrote each word of block 1, by calling the kernel's body for one after the other."""
+    pool = Pool(num_words)
     body = getattr(exercise._copy_kernel, "py_func", None) or exercise._copy_kernel.fn
     cuda = body.__globals__["cuda"]
     for y in range(parts):
         for t in range(threads):
+            pool.thread = y * threads + t
             body.__globals__["cuda"] = SimpleNamespace(
                 blockIdx=SimpleNamespace(x=0, y=y, z=0),
                 blockDim=SimpleNamespace(x=threads, y=1, z=1),
@@ -173,19 +227,23 @@ def count_writes(exercise: ModuleType, num_words: int, parts: int, threads: int)
             )
             try:
                 with trying(f"thread {t} of part {y} of a grid [1, {parts}], {threads} threads each"):
-                    body(Counting(), Counting(), np.array([[0, 1]]))
+                    body(Pool(num_words), pool, np.array([[0, 1]]))
             finally:
                 body.__globals__["cuda"] = cuda
-    return written
+    return pool.writers
 
 
 def test_the_launch_copies_whole_blocks(exercise: ModuleType) -> None:
     """`launch_copy_blocks` copies all words of all pairs, within one pool or between two."""
+    why_launch = (
+        "the launch is kernel[grid, threads, stream](arguments), and the grid (number of pairs, parts): a "
+        "thread block whose blockIdx.x is no row of pairs has nothing to copy"
+    )
     for num_words, pairs in ((1, [(0, 1)]), (3, [(0, 1), (4, 2), (4, 3)]), (37, [(1, 3), (0, 4)])):
         pool = words_of(5, num_words, 0)
         expected = copied(pool, pool, pairs)
         tried = f"launch_copy_blocks within one pool of 5 blocks of {num_words} words, pairs {pairs}"
-        with trying(tried, "the launch is kernel[grid, threads, stream](arguments)"):
+        with trying(tried, why_launch):
             exercise.launch_copy_blocks(pool, pool, np.array(pairs))
         check(
             f"the pool after {tried}",
@@ -228,12 +286,13 @@ def noted_launches(exercise: ModuleType) -> Iterator[list[tuple[Any, ...]]]:
 
 def configuration(exercise: ModuleType, num_pairs: int, num_words: int) -> tuple[Any, ...]:
     """Grid, threads and stream of a launch for so many pairs and words."""
-    pool = SimpleNamespace(shape=(4, num_words))
+    pool = np.broadcast_to(np.zeros(1, dtype=np.int64), (4, num_words))  # of any size, in no memory
+    pairs = np.array([[0, 1]] * num_pairs)
     with (
         noted_launches(exercise) as launches,
         trying(f"a launch for {num_pairs} pairs of {num_words} words"),
     ):
-        exercise.launch_copy_blocks(pool, pool, SimpleNamespace(shape=(num_pairs, 2)), "a stream")
+        exercise.launch_copy_blocks(pool, pool, pairs, "a stream")
     check(
         f"launches for {num_pairs} pairs of {num_words} words",
         len(launches),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from .checks import WrongAnswerError, trying
+from .checks import Why, WrongAnswerError, trying
 from .memory_map import OutOfBoundsError, Recording, can_record, recording
 
 WIDTH = 80
@@ -77,27 +77,33 @@ def _table(kernel: str, name: str, shape: tuple[int, ...], rows: list[Row], widt
         yield f"{few}: {number} of the {axis}'s {shape[1]} entries; {few.removesuffix(number)}: all of them"
 
 
-def try_launch(tried: str, why: str, launch: Callable[[], Any], drawn: Sequence[str], **arrays: Any) -> str:
-    """Launch, and return the drawing of `drawn`, names among `arrays`; empty where kernels are compiled.
+def try_launch(
+    tried: str, why: Why, launch: Callable[[], Any], drawn: Sequence[str], **arrays: Any
+) -> tuple[str, Recording]:
+    """Launch, and return the drawing of `drawn`, names among `arrays`, and what was recorded.
 
-    Raises WrongAnswerError for an access outside of the arrays; `tried` and `why` are those of `check`.
+    Both are empty where kernels are compiled. Raises WrongAnswerError for an access outside of the arrays;
+    `tried` and `why` are those of `check`: `why` may be a function of the words for that access, or of "" for
+    any other exception.
     """
-    if not can_record():
-        with trying(tried, why):
+    with trying(tried, why if isinstance(why, str) else why("")):
+        if not can_record():
             launch()
-        return ""
-    with recording(**arrays) as recorded:
-        try:
-            with trying(tried, why):
+            return "", Recording()
+        with recording(**arrays) as recorded:
+            try:
                 launch()
-        except Exception as error:
-            outside = _outside(error)
-            if outside is None:
-                raise
-            touched = any(access.array in drawn for access in recorded.accesses)
-            got = f"{outside}\n{draw(recorded, *drawn)}" if touched else str(outside)
-            raise WrongAnswerError(tried, "no access outside of the kernel's arrays", got, why) from error
-    return draw(recorded, *drawn)
+            except Exception as error:
+                outside = _outside(error)
+                if outside is None:
+                    raise
+                touched = any(access.array in drawn for access in recorded.accesses)
+                got = f"{outside}\n{draw(recorded, *drawn)}" if touched else str(outside)
+                said = why if isinstance(why, str) else why(str(outside))
+                raise WrongAnswerError(
+                    tried, "no access outside of the kernel's arrays", got, said
+                ) from error
+    return draw(recorded, *drawn), recorded
 
 
 def _outside(error: BaseException | None) -> OutOfBoundsError | None:

@@ -285,7 +285,11 @@ def _look(recorded: Recording, program: str, kind: Kind, addresses: np.ndarray, 
         unknown &= ~here
     if unknown.any():
         address = int(addresses[unknown][0])
-        nearest = min(arguments, key=lambda known: max(known.start - address, address - known.end + 1, 0))
-        raise OutOfBoundsError(f"{program} {kind} {nearest.describe(address)}")
+        distances = [max(known.start - address, address - known.end + 1, 0) for known in arguments]
+        nearest, *others = [
+            known for known, far in zip(arguments, distances, strict=True) if far == min(distances)
+        ]
+        also = f"; {', '.join(known.name for known in others)} may be meant as well" if others else ""
+        raise OutOfBoundsError(f"{program} {kind} {nearest.describe(address)}{also}")
     for name, indices in found:
         recorded.note(program, kind, name, indices)

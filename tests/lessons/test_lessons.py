@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from minipaged.course.manifest import Course, Lesson
 Run = Callable[..., tuple[int, str]]
 COURSE = Course(Path(__file__).parents[2] / "lessons")
 WRONG = sorted(Path(__file__).parent.glob("wrong/*/*.py"))
+RIGHT = sorted(Path(__file__).parent.glob("right/*/*.py"))
 each_lesson = pytest.mark.parametrize("lesson", COURSE.lessons, ids=lambda lesson: lesson.folder)
 
 
@@ -48,17 +50,37 @@ def test_the_answer_key_passes(run_lessons: Run, lesson: Lesson) -> None:
 
 @pytest.mark.parametrize("path", WRONG, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_a_wrong_solution_is_caught_by_words_that_name_its_misconception(
-    run_lessons: Run, path: Path
+    run_lessons: Run, path: Path, tmp_path: Path
 ) -> None:
     """A wrong solution's docstring says what is believed, and after "Words:" what the report must say."""
     lesson = COURSE.find(path.parent.name)
-    code, printed = run_lessons(lesson.path, f"--submission={path}")
+    code, printed = run_lessons(lesson.path, f"--submission={submission(path, lesson, tmp_path)}")
     assert code == 1, printed
     said = " ".join(printed.split()).lower()
     assert "is not written yet" not in said and "not started" not in said
     _, words = path.read_text().split('"""')[1].split("Words:")
     for word in words.split(","):
         assert " ".join(word.split()).lower() in said, printed
+
+
+@pytest.mark.parametrize("path", RIGHT, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_a_right_solution_that_is_not_the_key_passes(run_lessons: Run, path: Path, tmp_path: Path) -> None:
+    lesson = COURSE.find(path.parent.name)
+    code, printed = run_lessons(lesson.path, f"--submission={submission(path, lesson, tmp_path)}")
+    assert code == 0, printed
+
+
+def submission(path: Path, lesson: Lesson, folder: Path) -> Path:
+    """The file to grade: `path` itself or, where it has EDITS (old: new), the answer key with these made."""
+    if "\nEDITS = {" not in path.read_text():
+        return path
+    source = Path(str(lesson.answer().__file__)).read_text()
+    for old, new in runpy.run_path(str(path))["EDITS"].items():
+        assert source.count(old) == 1, f"{path.name}: {lesson.key} must hold once: {old}"
+        source = source.replace(old, new)
+    edited = folder / path.name
+    edited.write_text(re.sub(r"^from \.", f"from {lesson.key.rpartition('.')[0]}.", source, flags=re.M))
+    return edited
 
 
 @each_lesson

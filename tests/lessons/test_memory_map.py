@@ -10,7 +10,8 @@ import triton.language as tl
 from numba import cuda
 
 from minipaged.course import memory_map
-from minipaged.course.memory_drawing import draw
+from minipaged.course.checks import WrongAnswerError, last_attempt
+from minipaged.course.memory_drawing import draw, try_launch
 from minipaged.course.memory_map import OutOfBoundsError, can_record, recording
 from minipaged.kernels.attention import decode_attention
 
@@ -34,6 +35,11 @@ def _count_kernel(count_ptr, seen_ptr):
 @triton.jit
 def _far_kernel(source_ptr, target_ptr, offset):
     tl.store(target_ptr, tl.load(source_ptr + offset))
+
+
+@triton.jit
+def _two_sources_kernel(key_ptr, value_ptr, target_ptr, offset):
+    tl.store(target_ptr, tl.load(value_ptr + offset) + tl.load(key_ptr))
 
 
 @cuda.jit
@@ -138,6 +144,18 @@ def test_an_index_outside_is_told_by_axes(offset, told):
     assert text.startswith(f"program (0) read {told}")
 
 
+def test_where_two_arrays_lie_in_each_other_both_are_named():
+    """K and V are slices of one projection: an element between their rows may have been meant as either's."""
+    both, target = torch.ones(4, 12), torch.zeros(1)
+    keys, values = both[:, :4], both[:, 4:8]
+    with recording(keys=keys, values=values), pytest.raises(Exception, match="keys") as error:
+        _two_sources_kernel[(1,)](keys, values, target, 16)
+    assert str(innermost(error.value)) == (
+        "program (0) read what lies 20 elements past the start of keys, between its rows: "
+        "shape [4, 4], strides [12, 1]; values may be meant as well"
+    )
+
+
 def test_what_belongs_to_another_kind_of_array_is_not_taken_for_it():
     """Memory of another dtype, right behind, is out of bounds all the same."""
     memory = torch.zeros(16, dtype=torch.int32)
@@ -180,6 +198,26 @@ def test_decode_reads_the_blocks_of_its_row_and_no_slot_past_the_context():
             "r2: 2 of the block's 4 entries; r: all of them",
         ]
     )
+
+
+def test_a_toy_launch_returns_its_drawing_and_its_recording():
+    source, target = torch.arange(4), torch.zeros(4, dtype=torch.int64)
+    drawing, recorded = try_launch(
+        "a move", "", lambda: _move_kernel[(1, 1)](source, target, 4, 0, TILE=4), ["to"], to=target
+    )
+    assert drawing == draw(recorded, "to") and "of to [4]" in drawing
+    assert recorded.read("source") == {(0,), (1,), (2,), (3,)}
+
+
+def test_a_toy_launch_outside_of_its_arrays_is_told_with_what_was_touched():
+    source, target = torch.ones(64)[:4], torch.zeros(1)
+    with pytest.raises(WrongAnswerError) as error:
+        try_launch(
+            "far", lambda outside: f"why: {outside}", lambda: _far_kernel[(1,)](source, target, 5), ["source"]
+        )
+    assert error.value.tried == "far" and error.value.got == "program (0) read source[5], which has 4 entries"
+    assert error.value.why == f"why: {error.value.got}"
+    assert last_attempt() == ("far", "why: ")
 
 
 def test_a_drawing_fits_its_width_and_leaves_nothing_out():
