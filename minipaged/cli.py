@@ -246,7 +246,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--figures", default="all", metavar="NAMES", help="such as 2,12,claims")
     command.add_argument("--update", action="store_true", help="keep the other figures of the output file")
     command.add_argument("--minutes", type=float, default=10, metavar="M", help="of each simulated trace")
-    command.add_argument("--num-requests", type=int, default=48, metavar="N", help="to the real model")
+    command.add_argument("--num-requests", type=int, default=32, metavar="N", help="to the real model")
     command.add_argument("--model", default="smollm2-135m", help="a Hugging Face id or a folder")
     add_simulation_arguments(command, output="bench-paper-results.json")
     command = _command(commands, "simulate", _simulate, "plan a server: what fits, what rate, which settings")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -36,8 +37,10 @@ def bench_paper(args: argparse.Namespace) -> dict[str, Any]:
     output = bench_report.output_file(args.output)
     plot = plots.plot_file(args.plot)
     wanted = _wanted(args.figures)
-    if args.minutes <= 0 or args.num_requests < 2 or args.processes < 1:
-        raise InvalidConfigError("minutes must be above 0, num_requests at least 2, processes at least 1")
+    if not 0 < args.minutes < math.inf or args.num_requests < 2 or args.processes < 1:
+        raise InvalidConfigError(
+            "minutes must be above 0 and finite, num_requests at least 2, processes at least 1"
+        )
     if plot is not None and "12" not in wanted:
         raise InvalidConfigError("plot draws the rates of figure 12, which figures leaves out")
     console = Console(highlight=False)

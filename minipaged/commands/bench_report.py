@@ -36,7 +36,19 @@ def output_file(name: str) -> Path:
     output = Path(name)
     if output.is_dir() or not output.parent.is_dir():
         raise InvalidConfigError(f"output={name!r} is not a file in a folder that exists")
+    check_writable("output", output)
     return output
+
+
+def check_writable(name: str, path: Path) -> None:
+    """Raise InvalidConfigError where nothing can be written to `path`. Leaves all as it was."""
+    existed = path.exists()
+    try:
+        path.open("a").close()
+    except OSError as error:
+        raise InvalidConfigError(f"{name}={str(path)!r} can't be written: {error.strerror}") from None
+    if not existed:
+        path.unlink()
 
 
 def head(settings: dict[str, Any], threads: int) -> dict[str, Any]:

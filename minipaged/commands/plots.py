@@ -9,6 +9,7 @@ from typing import Any
 
 from ..errors import InvalidConfigError
 from ..paper.published import SYSTEM_NAMES
+from .bench_report import check_writable
 
 Curves = Mapping[str, Sequence[tuple[float, float]]]  # (requests a second, seconds a token) by system
 
@@ -20,6 +21,7 @@ def plot_file(name: str | None) -> Path | None:
     path = Path(name)
     if path.suffix not in (".svg", ".png") or path.is_dir() or not path.parent.is_dir():
         raise InvalidConfigError(f"plot={name!r} must be a file .svg or .png in a folder that exists")
+    check_writable("plot", path)
     if find_spec("matplotlib") is None:
         raise InvalidConfigError(f"plot={name!r} needs matplotlib: pip install 'minipaged[plots]'")
     return path

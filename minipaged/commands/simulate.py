@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -21,7 +22,7 @@ from ..paper.published import SYSTEM_NAMES
 from ..simulator.cost_model import GIB, GPUS, Server
 from ..simulator.model_shape import ModelShape, find_shape
 from ..simulator.systems import PAGED, SYSTEMS, Point, Setting, saturated, sustained_rate
-from ..simulator.workload import Trace
+from ..simulator.workload import MOST_REQUESTS, Trace
 from . import bench_report, plots
 from .processes import processes
 
@@ -38,14 +39,15 @@ class Question(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The rate that is sustained, and requests at once then; and the same with a full pool."""
+    """The rate that is sustained, and requests at once then; and the same with all requests at once."""
 
     rate: float
     running: float
     full_rate: float
     full_running: float
-    waste: float  # share of the pool that holds no token while requests wait
+    waste: float | None  # share of the pool that is taken and holds no token while requests wait
     num_preemptions: int
+    least_latency: float  # seconds a token at the lowest rate tried
     cached: float  # share of prompt tokens found in the prefix cache
     points: list[Point]
 
@@ -55,10 +57,11 @@ def simulate(args: argparse.Namespace) -> dict[str, Any]:
     output = None if args.output is None else bench_report.output_file(args.output)
     plot = plots.plot_file(args.plot)
     setting = _setting(args)
+    swap_space = _swap_space(args, setting)
     trace = Trace(args.workload, args.minutes, setting.max_model_len)
     console = Console(highlight=False)
     _print_server(console, setting, trace)
-    cases = _cases(setting, trace.shares_prefixes, parse_bytes("swap_space", args.swap_space))
+    cases = _cases(setting, trace.shares_prefixes, swap_space)
     questions = [Question(system, each, trace, args.latency_target) for system, each in cases.values()]
     with processes(args.processes) as pool, console.status(f"simulating {len(cases)} settings ..."):
         answers = dict(zip(cases, pool(answer, questions), strict=True))
@@ -82,18 +85,31 @@ def simulate(args: argparse.Namespace) -> dict[str, Any]:
 def answer(question: Question) -> Answer:
     """Search for the rate, then fill the pool."""
     system, setting, trace, target = question
-    found = sustained_rate(system, trace.requests, setting, target)
-    full = saturated(system, trace.requests(2 * found.rate), setting)
+    some = trace.some(1000)
+    room = setting.num_slots * len(some) // sum(each.prompt + each.output for each in some)
+    full = saturated(system, trace.some(min(max(1000, 4 * room), MOST_REQUESTS)), setting)
+    full_rate = _steady_rate(full.latencies)
+    found = sustained_rate(system, trace.requests, setting, target, highest=2 * full_rate)
     return Answer(
-        rate=found.rate,
+        rate=min(found.rate, full_rate),
         running=found.mean_running,
-        full_rate=len(full.latencies) / full.seconds if full.seconds else 0.0,
+        full_rate=full_rate,
         full_running=full.mean_running,
-        waste=1 - full.memory["tokens"],
+        waste=full.wasted,
         num_preemptions=full.num_preemptions,
+        least_latency=found.points[0].latency,
         cached=full.num_cached_tokens / full.num_prompt_tokens if full.num_prompt_tokens else 0.0,
         points=found.points,
     )
+
+
+def _steady_rate(ends: Sequence[float]) -> float:
+    """Requests a second between the first tenth that has ended and the last: no server sustains more.
+
+    A short trace would let a queue grow and call that a rate. ends: in seconds, in order.
+    """
+    first, last = len(ends) // 10, len(ends) * 9 // 10
+    return (last - first) / (ends[last] - ends[first])
 
 
 # ------------------------------------------------------------------ what is asked
@@ -114,10 +130,10 @@ def _setting(args: argparse.Namespace) -> Setting:
             raise InvalidConfigError(f"{name} must be at least 1, got {value}")
     for name in ("latency_target", "minutes"):
         if not 0 < getattr(args, name) < math.inf:
-            raise InvalidConfigError(f"{name} must be above 0, got {getattr(args, name)}")
+            raise InvalidConfigError(f"{name} must be above 0 and finite, got {getattr(args, name)}")
     if not 0 <= args.host_us_per_sequence < math.inf:
         raise InvalidConfigError(
-            f"host_us_per_sequence must not be negative, got {args.host_us_per_sequence}"
+            f"host_us_per_sequence must be 0 or more and finite, got {args.host_us_per_sequence}"
         )
     if not 0 < args.gpu_memory_utilization <= 1:
         raise InvalidConfigError(
@@ -149,21 +165,37 @@ def _setting(args: argparse.Namespace) -> Setting:
 def _kv_bytes(args: argparse.Namespace, shape: ModelShape, memory: int) -> int:
     """What is left for K and V once the weights have their place."""
     if args.kv_cache_memory is not None:
-        return parse_bytes("kv_cache_memory", args.kv_cache_memory)
+        wanted = parse_bytes("kv_cache_memory", args.kv_cache_memory)
+        if wanted + shape.weight_bytes > memory:
+            raise InvalidConfigError(
+                f"kv_cache_memory={args.kv_cache_memory!r} and {shape.weight_bytes / GIB:.1f} GiB of weights "
+                f"are more than the {memory / GIB:.1f} GiB of all GPUs"
+            )
+        return wanted
     left = int(memory * args.gpu_memory_utilization) - shape.weight_bytes
     if left <= 0:
         raise InvalidConfigError(
             f"{shape.name} has {shape.weight_bytes / GIB:.1f} GiB of weights, gpu_memory_utilization="
-            f"{args.gpu_memory_utilization} of {memory / GIB:.1f} GiB is no more: take more GPUs (num_gpus)"
+            f"{args.gpu_memory_utilization} of {memory:,} bytes is no more: take more GPUs (num_gpus)"
         )
     return left
+
+
+def _swap_space(args: argparse.Namespace, setting: Setting) -> int:
+    space = parse_bytes("swap_space", args.swap_space)
+    block_bytes = setting.block_size * setting.shape.bytes_per_token
+    if 0 < space < block_bytes:
+        raise InvalidConfigError(
+            f"swap_space={args.swap_space!r} holds no block: one takes {block_bytes:,} bytes"
+        )
+    return space
 
 
 def _cases(setting: Setting, shares_prefixes: bool, swap_space: int) -> dict[str, tuple[str, Setting]]:
     """All that is simulated, by name."""
     cases = {system: (system, setting) for system in SYSTEMS}
     for size in BLOCK_SIZES:
-        if size * setting.shape.bytes_per_token <= setting.server.kv_bytes:
+        if setting.num_slots // size * size >= setting.max_model_len:
             cases[f"block_size={size}"] = (PAGED, replace(setting, block_size=size))
     if shares_prefixes:
         cases["prefix caching"] = (PAGED, replace(setting, enable_prefix_caching=True))
@@ -182,7 +214,7 @@ def _print_server(console: Console, setting: Setting, trace: Trace) -> None:
     output = sum(each.output for each in some) / len(some)
     console.print(
         f"{shape.name}: {shape.num_parameters / 1e9:.1f} billion parameters, "
-        f"{shape.weight_bytes / GIB:.1f} GiB of weights; "
+        f"{shape.weight_bytes / GIB:.1f} GiB of weights in 16 bits; "
         f"{shape.bytes_per_token:,} bytes of KV cache a token.\n"
         f"{server.num_gpus} x {server.gpu.name}, {server.gpu.memory / GIB:.0f} GiB each: "
         f"{server.kv_bytes / GIB:.1f} GiB for the KV cache hold {setting.num_slots:,} tokens, "
@@ -199,13 +231,15 @@ def _print_systems(console: Console, answers: dict[str, Answer], target: float) 
         table.add_column(name, justify="right")
     for system in SYSTEMS:
         each = answers[system]
-        waste = "–" if system == "static" else f"{each.waste:.1%}"
         name = "paged" if system == PAGED else SYSTEM_NAMES[system]
-        table.add_row(name, f"{each.rate:.2f}", f"{each.running:.1f}", f"{each.full_running:.1f}", waste)
+        table.add_row(
+            name, f"{each.rate:.2f}", f"{each.running:.1f}", f"{each.full_running:.1f}", _share(each.waste)
+        )
     console.print(table)
     console.print(
         f"[dim]req/s: the highest rate at which a request takes at most {target:g} s a token on average, and "
-        "how many run at once then. Full: all requests at once. Wasted: what of the pool holds no token.[/]\n"
+        "how many run at once then; never more than a full server ends. Full: all requests come at once. "
+        "Wasted: what of the pool is taken and holds no token.[/]\n"
     )
 
 
@@ -220,7 +254,7 @@ def _print_choices(console: Console, answers: dict[str, Answer]) -> None:
                 f"{each.rate:.2f}",
                 f"{each.full_rate:.2f}",
                 f"{each.full_running:.1f}",
-                f"{each.waste:.1%}",
+                _share(each.waste),
             )
             table.add_row(name, *shown, str(each.num_preemptions))
     console.print(table)
@@ -231,6 +265,8 @@ def _print_choices(console: Console, answers: dict[str, Answer]) -> None:
 def advice(answers: dict[str, Answer]) -> list[str]:
     """What follows from the figures, in sentences."""
     paged = answers[PAGED]
+    if not paged.rate:
+        return [f"No rate will do: even alone, a request takes {paged.least_latency:.4f} s a token."]
     sizes = {name: each.rate for name, each in answers.items() if name.startswith("block_size=")}
     best = max(sizes.values())
     good = [name.partition("=")[2] for name, rate in sizes.items() if rate >= 0.98 * best]
@@ -249,6 +285,10 @@ def advice(answers: dict[str, Answer]) -> list[str]:
     else:
         lines.append(f"Swap: {paged.num_preemptions} preemptions with a full pool; try --swap-space.")
     return lines
+
+
+def _share(waste: float | None) -> str:
+    return "–" if waste is None else f"{waste:.1%}"
 
 
 def _compare(what: str, with_it: Answer, without: Answer) -> str:

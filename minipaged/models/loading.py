@@ -85,7 +85,7 @@ def load_model(
         config=network.config,
         tokenizer=tokenizer,
         eos_token_ids=_eos_token_ids(network),
-        max_model_len=_length_limit(network.config),
+        max_model_len=length_limit(network.config),
         vocab_size=network.config.get_text_config(decoder=True).vocab_size,
         num_layers=shape.num_layers,
         num_attention_heads=shape.num_attention_heads,
@@ -163,7 +163,7 @@ def _eos_token_ids(network: Any) -> frozenset[int]:
     return frozenset()
 
 
-def _length_limit(config: Any) -> int:
+def length_limit(config: Any) -> int:
     """Tokens of the longest text, as the configuration gives it.
 
     Two kinds of rotary scaling, "longrope" and "dynamic", change all frequencies once the longest sequence

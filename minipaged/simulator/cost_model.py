@@ -94,8 +94,8 @@ class CostModel:
         bandwidth, flops = gpu.bandwidth * n * BANDWIDTH_SHARE, gpu.flops * n * COMPUTE_SHARE
         self.shape = shape
         self.seconds_per_sequence = seconds_per_sequence
-        self.weights_seconds = shape.weight_bytes / bandwidth
-        self.seconds_per_token = 2 * shape.num_parameters / flops
+        self.seconds_per_weight_byte = 1 / bandwidth
+        self.seconds_per_token = 2 * shape.num_active_parameters / flops
         self.seconds_per_context_token = attention_slowdown * shape.bytes_per_token / bandwidth
         # Scores and weighted sums: two multiplications and additions each, for every pair of tokens.
         self.seconds_per_pair = 4 * shape.num_layers * shape.num_heads * shape.head_dim / flops
@@ -113,7 +113,8 @@ class CostModel:
         num_tokens: to be computed, of `num_sequences` sequences. num_context: tokens whose K and V are read,
         by each sequence once. num_pairs: of a query and a key that it attends to.
         """
-        linear = max(self.weights_seconds, num_tokens * self.seconds_per_token)
+        weights = self.shape.weight_bytes_read(num_tokens) * self.seconds_per_weight_byte
+        linear = max(weights, num_tokens * self.seconds_per_token)
         attention = max(num_context * self.seconds_per_context_token, num_pairs * self.seconds_per_pair)
         reduces = self.reduce_seconds + num_tokens * self.reduce_seconds_per_token
         return linear + attention + reduces + HOST_SECONDS + num_sequences * self.seconds_per_sequence

@@ -21,6 +21,7 @@ class ModelShape:
     """A decoder-only transformer. Lengths are in tokens, `bytes_per_value` is of weights, keys and values.
 
     `window` tokens are all that `num_window_layers` of the layers look back on (sliding-window attention).
+    `num_expert_parameters` of the parameters are those of experts, of which a token passes `expert_share`.
     """
 
     name: str
@@ -34,11 +35,26 @@ class ModelShape:
     bytes_per_value: int = 2
     window: int | None = None
     num_window_layers: int = 0
+    num_expert_parameters: int = 0
+    expert_share: float = 1.0
 
     @property
     def weight_bytes(self) -> int:
         """What all parameters take."""
         return self.num_parameters * self.bytes_per_value
+
+    @property
+    def num_active_parameters(self) -> float:
+        """Parameters that compute one token."""
+        return self.num_parameters - self.num_expert_parameters * (1 - self.expert_share)
+
+    def weight_bytes_read(self, num_tokens: int) -> float:
+        """What a step of so many tokens reads: experts that none of them chooses stay where they are.
+
+        Tokens choose as if by chance: an expert is left out by all with probability (1 - share) ** tokens.
+        """
+        left_out = (1 - self.expert_share) ** num_tokens
+        return (self.num_parameters - self.num_expert_parameters * left_out) * self.bytes_per_value
 
     @property
     def bytes_per_token(self) -> int:
@@ -107,8 +123,11 @@ def _read_shape(path: Path) -> ModelShape:
     import torch
     import transformers
 
+    from ..models.loading import length_limit
+
     try:
         config: Any = transformers.AutoConfig.from_pretrained(path)
+        _check_supported(config)
         with torch.device("meta"):
             model = transformers.AutoModelForCausalLM.from_config(config)
         text = config.get_text_config()
@@ -117,6 +136,8 @@ def _read_shape(path: Path) -> ModelShape:
         layers = _num_layers(path, text)
         kv_heads = _num_kv_heads(text, heads)
         window, num_window_layers = _window(text, layers)
+        sizes = {name: weights.numel() for name, weights in model.named_parameters()}
+        num_expert_parameters = sum(size for name, size in sizes.items() if ".experts." in name)
         return ModelShape(
             name=path.parent.name if path.name == "config.json" and path.parent.name else path.stem,
             num_layers=layers,
@@ -124,13 +145,38 @@ def _read_shape(path: Path) -> ModelShape:
             num_kv_heads=kv_heads,
             head_dim=int(getattr(text, "head_dim", None) or hidden // heads),
             hidden_size=hidden,
-            num_parameters=sum(weights.numel() for weights in model.parameters()),
-            max_model_len=int(text.max_position_embeddings),
+            num_parameters=sum(sizes.values()),
+            max_model_len=length_limit(config),
             window=window,
             num_window_layers=num_window_layers,
+            num_expert_parameters=num_expert_parameters,
+            expert_share=_expert_share(text) if num_expert_parameters else 1.0,
         )
     except Exception as error:  # whatever transformers finds wrong with it
         raise InvalidConfigError(f"model={str(path)!r}: {str(error).splitlines()[0]}") from error
+
+
+def _check_supported(config: Any) -> None:
+    """Raise ValueError for models whose cache or weights are of another size than this file computes."""
+    text = config.get_text_config(decoder=True)
+    kinds = set(getattr(text, "layer_types", None) or ())
+    for what, found in (
+        ("an encoder", getattr(config, "is_encoder_decoder", False)),
+        ("quantised weights", getattr(config, "quantization_config", None)),
+        ("a compressed cache (multi-head latent attention)", getattr(text, "kv_lora_rank", None)),
+        ("layers that share a cache", getattr(text, "num_kv_shared_layers", None)),
+        ("layers without attention", kinds - {"full_attention", "sliding_attention", "chunked_attention"}),
+        ("layers without attention", hasattr(text, "attn_layer_period") or hasattr(text, "ssm_cfg")),
+    ):
+        if found:
+            raise ValueError(f"{config.model_type} has {what}, which is not simulated")
+
+
+def _expert_share(text: Any) -> float:
+    """Experts that a token passes, of all."""
+    names = ("num_local_experts", "num_experts", "n_routed_experts")
+    total = next(int(getattr(text, name)) for name in names if getattr(text, name, None))
+    return int(text.num_experts_per_tok) / total
 
 
 def _num_layers(path: Path, text: Any) -> int:

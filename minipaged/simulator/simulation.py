@@ -84,6 +84,16 @@ class Outcome:
         return dict(zip(SlotUsage._fields, shares, strict=True))
 
     @property
+    def wasted(self) -> float | None:
+        """The share of the pool that is taken and holds no token while requests wait; None if none did."""
+        shares = self.memory
+        return (
+            sum(shares[name] for name in ("reserved", "internal", "external"))
+            if any(shares.values())
+            else None
+        )
+
+    @property
     def saved_by_sharing(self) -> float:
         """Blocks saved over blocks needed without sharing (Figure 15)."""
         return 1 - self._num_used / self._num_named if self._num_named else 0.0

@@ -16,12 +16,11 @@ from .workload import Lengths
 
 
 def simulate_static_batches(
-    arrivals: Iterator[tuple[float, Lengths]], num_slots: int, max_model_len: int, cost: CostModel
+    arrivals: Iterator[tuple[float, Lengths]], batch_size: int, num_slots: int, cost: CostModel
 ) -> Outcome:
-    """Serve all of `arrivals` in batches of num_slots // max_model_len. Raises InvalidConfigError for 0."""
-    batch_size = num_slots // max_model_len
+    """Serve all of `arrivals`, `batch_size` at a time. Raises InvalidConfigError for a size below 1."""
     if batch_size < 1:
-        raise InvalidConfigError(f"{num_slots} slots hold no sequence of max_model_len={max_model_len}")
+        raise InvalidConfigError(f"batch_size must be at least 1, got {batch_size}")
     outcome = Outcome(num_slots)
     clock = 0.0
     upcoming = next(arrivals, None)

@@ -49,10 +49,17 @@ class Setting:
     seconds_per_sequence: float = HOST_SECONDS_PER_SEQUENCE
 
     def __post_init__(self) -> None:
-        if self.num_slots < self.max_model_len:
+        num_slots = self.num_blocks * self.block_size
+        if num_slots < self.max_model_len:
             raise InvalidConfigError(
-                f"{self.server.kv_bytes} bytes hold {self.num_slots} tokens of {self.shape.name}, "
-                f"max_model_len={self.max_model_len} is more"
+                f"{self.server.kv_bytes} bytes hold {num_slots} tokens of {self.shape.name} in blocks of "
+                f"block_size={self.block_size}, max_model_len={self.max_model_len} is more"
+            )
+        heads, kv_heads, num_gpus = self.shape.num_heads, self.shape.num_kv_heads, self.server.num_gpus
+        if heads % num_gpus or kv_heads % num_gpus:
+            raise InvalidConfigError(
+                f"num_gpus={num_gpus} must divide the {heads} query and the {kv_heads} KV heads of "
+                f"{self.shape.name}: no head is split or kept twice"
             )
 
     @property
@@ -106,7 +113,8 @@ def serve(
 ) -> Outcome:
     """Serve a trace; broken off where all normalized latencies together are above `most` seconds."""
     if system == STATIC:
-        return simulate_static_batches(arrivals, setting.num_slots, setting.max_model_len, setting.cost)
+        batch_size = min(setting.num_slots // setting.max_model_len, setting.max_num_seqs)
+        return simulate_static_batches(arrivals, batch_size, setting.num_slots, setting.cost)
     return simulate(arrivals, setting.scheduler(system), setting.cost, way, most=most)
 
 
@@ -132,11 +140,13 @@ def sustained_rate(
     target: float,
     way: Way = ONE_SAMPLE,
     num_halvings: int = 6,
+    highest: float = 4096.0,
 ) -> Sustained:
     """The highest rate at which the mean normalized latency is at most `target` seconds a token.
 
-    trace: the requests to come at a rate. First the rate is doubled from far below until it is too much,
-    then what is between is halved so many times, in equal ratios. Rate 0 where not even a slow one will do.
+    trace: the requests to come at a rate. First the rate is doubled from far below until it is too much, or
+    beyond `highest`; then what is between is halved so many times, in equal ratios. Rate 0 where not even a
+    slow one will do. A trace of which a request is refused is too much at any rate.
     """
     points: list[Point] = []
     best = Sustained(0.0, 0.0, points)
@@ -146,7 +156,7 @@ def sustained_rate(
         lengths = trace(rate)
         most = target * len(lengths)
         outcome = serve(system, poisson(lengths, rate), setting, way, most)
-        latency = sum(outcome.normalized) / len(lengths)
+        latency = math.inf if outcome.num_refused else sum(outcome.normalized) / len(lengths)
         points.append(Point(rate, latency))
         if latency > target:
             return False
@@ -155,9 +165,9 @@ def sustained_rate(
         return True
 
     low = 1 / 64
-    while within(low):
+    while low <= highest and within(low):
         low *= 2
-    if best.rate == 0.0:
+    if best.rate == 0.0 or low > highest:
         return best
     high, low = low, low / 2
     for _ in range(num_halvings):

@@ -53,6 +53,9 @@ WORKLOADS = {
 }
 
 
+MOST_REQUESTS = 20_000  # of a trace: minutes at the highest rates could be millions
+
+
 def draw_lengths(workload: Workload, max_model_len: int, seed: int = 0) -> Iterator[Lengths]:
     """Requests without end: log-normal lengths of 1 token or more, those beyond the limit drawn anew.
 
@@ -78,7 +81,7 @@ def read_lengths(path: Path, max_model_len: int) -> list[Lengths]:
     same "group", a name, which may be left out. Raises InvalidConfigError, which names the line.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidConfigError(f"workload={str(path)!r} can't be read: {error}") from None
     lengths = [
@@ -155,4 +158,4 @@ class Trace:
 
     def requests(self, rate: float) -> list[Lengths]:
         """As many as come in that time; a hundred at least, lest slow rates be a matter of chance."""
-        return self.some(max(100, int(rate * 60 * self.minutes)))
+        return self.some(min(max(100, int(rate * 60 * self.minutes)), MOST_REQUESTS))

@@ -21,8 +21,9 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> None:
     """A roofline alone: data sheets are reached, and nothing is spent beside it."""
     for name, value in {"BANDWIDTH_SHARE": 1.0, "COMPUTE_SHARE": 1.0}.items():
         monkeypatch.setattr(cost_model, name, value)
-    for name in ("HOST_SECONDS", "HOST_SECONDS_PER_SEQUENCE", "ALL_REDUCE_SECONDS", "TRANSFER_SECONDS"):
+    for name in ("HOST_SECONDS", "ALL_REDUCE_SECONDS", "TRANSFER_SECONDS"):
         monkeypatch.setattr(cost_model, name, 0.0)
+    monkeypatch.setitem(CostModel.__init__.__kwdefaults__, "seconds_per_sequence", 0.0)
 
 
 def step_of(*spans: tuple[int, int], moves: tuple[str, ...] = ()) -> Schedule:

@@ -302,3 +302,53 @@ def test_a_folder_without_config_is_refused(tmp_path: Path) -> None:
         InvalidConfigError, match=r"model='.*' is neither a config\.json, or a folder with one"
     ):
         find_shape(str(tmp_path))
+
+
+def test_a_mixture_of_experts_computes_and_reads_what_tokens_choose(tmp_path: Path) -> None:
+    """8 experts of 3 x 64 x 128 parameters in each of 2 layers, of which a token passes 2.
+
+    One token reads a quarter of them; of two tokens, an expert is left out by both with (3 / 4) ** 2.
+    """
+    config = {
+        "model_type": "mixtral",
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+        "vocab_size": 100,
+        "max_position_embeddings": 512,
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    shape = find_shape(str(tmp_path))
+    experts = 2 * 8 * 3 * 64 * 128
+    assert shape.num_expert_parameters == experts
+    assert shape.num_active_parameters == shape.num_parameters - experts * 3 / 4
+    assert shape.weight_bytes_read(1) == 2 * shape.num_active_parameters
+    assert shape.weight_bytes_read(2) == 2 * (shape.num_parameters - experts * 9 / 16)
+    assert shape.weight_bytes_read(10**6) == pytest.approx(shape.weight_bytes)
+
+
+@pytest.mark.parametrize(
+    ("config", "what"),
+    [
+        ({"model_type": "deepseek_v3", "num_hidden_layers": 2}, "a compressed cache"),
+        ({"model_type": "jamba", "num_hidden_layers": 8}, "layers without attention"),
+        ({"model_type": "qwen3_next", "num_hidden_layers": 4}, "layers without attention"),
+        ({"model_type": "t5", "num_layers": 2}, "an encoder"),
+        (
+            {
+                "model_type": "llama",
+                "num_hidden_layers": 2,
+                "quantization_config": {"quant_method": "gptq", "bits": 4},
+            },
+            "quantised weights",
+        ),
+    ],
+)
+def test_what_would_be_computed_wrongly_is_refused(config: dict[str, Any], what: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(InvalidConfigError, match=what):
+        find_shape(str(tmp_path))

@@ -20,7 +20,7 @@ def few_block_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def an_answer(rate: float = 1.0, num_preemptions: int = 0, cached: float = 0.0) -> Answer:
-    return Answer(rate, 1.0, rate, 1.0, 0.0, num_preemptions, cached, [])
+    return Answer(rate, 1.0, rate, 1.0, 0.0, num_preemptions, 0.05, cached, [])
 
 
 def test_the_plan_of_the_papers_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -63,16 +63,29 @@ def test_a_shared_prefix_of_a_file_is_worth_caching(
         (["--gpu-memory", "24GiB"], "opt-13b has 23.9 GiB of weights"),
         (["--gpu-memory", "forty"], "gpu_memory"),
         (["--num-gpus", "0"], "num_gpus must be at least 1, got 0"),
-        (["--kv-cache-memory", "1GiB"], "hold 1310 tokens of opt-13b, max_model_len=2048 is more"),
+        (
+            ["--kv-cache-memory", "1GiB"],
+            "hold 1296 tokens of opt-13b in blocks of block_size=16, max_model_len=2048",
+        ),
         (["--block-size", "0"], "block_size must be at least 1, got 0"),
         (["--max-model-len", "4096"], "max_model_len=4096 is beyond the model's own limit of 2048"),
         (
             ["--gpu-memory-utilization", "1.2"],
             "gpu_memory_utilization must be above 0 and at most 1, got 1.2",
         ),
-        (["--latency-target", "0"], "latency_target must be above 0, got 0.0"),
-        (["--minutes", "nan"], "minutes must be above 0, got nan"),
-        (["--host-us-per-sequence", "-1"], "host_us_per_sequence must not be negative, got -1.0"),
+        (["--latency-target", "0"], "latency_target must be above 0 and finite, got 0.0"),
+        (["--minutes", "nan"], "minutes must be above 0 and finite, got nan"),
+        (["--minutes", "inf"], "minutes must be above 0 and finite, got inf"),
+        (["--host-us-per-sequence", "-1"], "host_us_per_sequence must be 0 or more and finite, got -1.0"),
+        (["--num-gpus", "3"], "num_gpus=3 must divide the 40 query and the 40 KV heads"),
+        (["--kv-cache-memory", "100GiB"], "are more than the 40.0 GiB of all GPUs"),
+        (
+            ["--kv-cache-memory", "2GiB", "--block-size", "4096"],
+            "block_size=4096, max_model_len=2048 is more",
+        ),
+        (["--swap-space", "1MiB"], "swap_space='1MiB' holds no block: one takes 13,107,200 bytes"),
+        (["--output", "/proc/plan.json"], "output='/proc/plan.json' can't be written"),
+        (["--plot", "/proc/plan.svg"], "plot='/proc/plan.svg' can't be written"),
         (["--swap-space", "much"], "swap_space"),
         (["--workload", "none.jsonl"], "workload='none.jsonl' can't be read"),
         (["--plot", "plan.gif"], "plot='plan.gif' must be a file .svg or .png"),

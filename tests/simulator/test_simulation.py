@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import cache
 from itertools import islice
 from typing import Any
@@ -14,7 +15,7 @@ from minipaged.errors import InvalidConfigError
 from minipaged.reference.contiguous import maximum, oracle
 from minipaged.scheduler import Row, Schedule, Scheduler
 from minipaged.simulator import simulation
-from minipaged.simulator.cost_model import PAPER_SERVERS, CostModel
+from minipaged.simulator.cost_model import GPUS, PAPER_SERVERS, CostModel, Server
 from minipaged.simulator.model_shape import KNOWN
 from minipaged.simulator.reserved_memory import ReservedMemory
 from minipaged.simulator.simulation import Outcome, Way, simulate
@@ -175,7 +176,7 @@ def padded(batch: Sequence[tuple[int, int]]) -> tuple[float, float]:
 def test_static_batches_begin_and_end_together() -> None:
     """Room for two: the third waits for both, and the fourth, who comes later, is served alone."""
     trace = [(0.0, Lengths(10, 3)), (0.0, Lengths(20, 50)), (0.0, Lengths(5, 1)), (90.0, Lengths(30, 2))]
-    outcome = simulate_static_batches(iter(trace), 4096, 2048, OPT_13B)
+    outcome = simulate_static_batches(iter(trace), 2, 4096, OPT_13B)
     first, end = padded([(10, 3), (20, 50)])
     alone = padded([(5, 1)])[0]
     late_first, late_end = padded([(30, 2)])
@@ -190,15 +191,15 @@ def test_static_batches_begin_and_end_together() -> None:
 
 def test_those_who_come_while_a_batch_runs_are_the_next_one() -> None:
     trace = [(0.0, Lengths(10, 30)), (0.01, Lengths(10, 3)), (0.02, Lengths(20, 5))]
-    outcome = simulate_static_batches(iter(trace), 4096, 2048, OPT_13B)
+    outcome = simulate_static_batches(iter(trace), 2, 4096, OPT_13B)
     begin, end = padded([(10, 30)])[1], padded([(10, 3), (20, 5)])[1]
     assert begin > 0.02
     assert list(outcome.latencies) == pytest.approx([begin, begin + end - 0.01, begin + end - 0.02])
 
 
 def test_static_batches_need_room_for_one() -> None:
-    with pytest.raises(InvalidConfigError, match="2047 slots hold no sequence of max_model_len=2048"):
-        simulate_static_batches(iter([(0.0, Lengths(1, 1))]), 2047, 2048, OPT_13B)
+    with pytest.raises(InvalidConfigError, match="batch_size must be at least 1, got 0"):
+        simulate_static_batches(iter([(0.0, Lengths(1, 1))]), 0, 2047, OPT_13B)
 
 
 # ---------------------------------------------------------------- memory
@@ -377,7 +378,7 @@ def test_a_setting_has_as_many_slots_and_blocks_as_its_memory_holds() -> None:
     assert memory.host_allocator is not None
     assert memory.host_allocator.num_blocks == 8
     assert setting.memory("orca-max").num_blocks == 65
-    with pytest.raises(InvalidConfigError, match=r"hold 31 tokens of opt-13b, max_model_len=32 is more"):
+    with pytest.raises(InvalidConfigError, match=r"hold 28 tokens of opt-13b in blocks of block_size=4, max_model_len=32"):
         tiny_setting(31)
 
 
@@ -417,3 +418,28 @@ def test_more_sequences_than_a_step_holds_are_refused() -> None:
     scheduler = Scheduler(BlockManager(8, 4), max_num_seqs=2, max_num_batched_tokens=64)
     with pytest.raises(InvalidConfigError, match="from 1 to the 2 sequences of a step, got 4"):
         simulate(iter([(0.0, Lengths(3, 3))]), scheduler, OPT_13B, Way(4))
+
+
+def test_a_search_for_a_rate_ends_where_every_rate_will_do() -> None:
+    setting = Setting(
+        shape=KNOWN["opt-13b"], server=Server(GPUS["a100-40gb"], 1, 4 * 2**30), max_model_len=64
+    )
+    lengths = [Lengths(4, 4)] * 20
+    found = sustained_rate("paged", lambda rate: lengths, setting, 1000.0, highest=8.0)
+    assert found.rate == 8.0
+
+
+def test_a_rate_at_which_requests_are_refused_is_not_sustained() -> None:
+    """20 tokens in 5 blocks of 4 end one short of the last: a request of 4 + 30 tokens never fits."""
+    shape = replace(KNOWN["opt-13b"], max_model_len=20)
+    server = Server(GPUS["a100-40gb"], 1, 20 * shape.bytes_per_token)
+    setting = Setting(shape=shape, server=server, max_model_len=20, block_size=4)
+    assert sustained_rate("paged", lambda rate: [Lengths(4, 30)] * 5, setting, 1000.0).rate == 0.0
+
+
+def test_blocks_that_hold_no_longest_request_are_refused() -> None:
+    """2,000 slots are 7 blocks of 256, which hold 1,792 tokens."""
+    shape = KNOWN["opt-13b"]
+    server = Server(GPUS["a100-40gb"], 1, 2000 * shape.bytes_per_token)
+    with pytest.raises(InvalidConfigError, match="hold 1792 tokens of opt-13b in blocks of block_size=256"):
+        Setting(shape=shape, server=server, max_model_len=2000, block_size=256)
