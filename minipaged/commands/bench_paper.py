@@ -23,7 +23,7 @@ from ..errors import InvalidConfigError
 from ..llm import LLM
 from ..paper import measured, simulated
 from ..paper.figure import Figure
-from ..paper.runs import WIDTHS
+from ..paper.runs import TARGET, WIDTHS
 from . import bench_report, plots
 from .bench_sharing import record_parents
 from .processes import Map, processes
@@ -63,7 +63,7 @@ def bench_paper(args: argparse.Namespace) -> dict[str, Any]:
     results["figures"] = sorted(kept + figures, key=lambda figure: FIGURES.index(figure["name"]))
     bench_report.write_results(console, output, results)
     if plot is not None:
-        plots.draw_rates(plot, {each["title"]: each["curves"] for each in figures if each["curves"]})
+        plots.draw_rates(plot, {each["title"]: each["curves"] for each in figures if each["curves"]}, TARGET)
     return results
 
 

@@ -27,7 +27,7 @@ def plot_file(name: str | None) -> Path | None:
     return path
 
 
-def draw_rates(path: Path, panels: Mapping[str, Curves], target: float | None = None) -> None:
+def draw_rates(path: Path, panels: Mapping[str, Curves], target: float) -> None:
     """One panel for each title: the normalized latency of every system as the rate grows."""
     import matplotlib
 
@@ -46,16 +46,14 @@ def draw_rates(path: Path, panels: Mapping[str, Curves], target: float | None = 
     pyplot.close(figure)
 
 
-def draw_panel(axes: Any, title: str, curves: Curves, target: float | None = None) -> None:
-    """Latency over rate. Points beyond one second a token are not shown, as in the paper."""
+def draw_panel(axes: Any, title: str, curves: Curves, target: float) -> None:
+    """Latency over rate, up to the target: a run that passes it is broken off, so how far is not known."""
     for system, points in curves.items():
-        shown = [(rate, latency) for rate, latency in sorted(points) if rate > 0 and latency <= 1.0]
-        axes.plot(
-            *zip(*shown, strict=True), "o-", markersize=3, label=SYSTEM_NAMES[system]
-        ) if shown else None
-    if target is not None:
-        axes.axhline(target, color="grey", linewidth=0.8, linestyle=":")
+        shown = [(rate, latency) for rate, latency in sorted(points) if latency <= target]
+        if shown:
+            axes.plot(*zip(*shown, strict=True), "o-", markersize=3, label=SYSTEM_NAMES[system])
+    axes.axhline(target, color="grey", linewidth=0.8, linestyle=":")
     axes.set(title=title, xlabel="requests a second", ylabel="seconds a token")
     axes.set_xlim(left=0)
-    axes.set_ylim(0, 1)
+    axes.set_ylim(0, 1.1 * target)
     axes.legend(frameon=False, fontsize="small")
