@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import matplotlib
 import pytest
 
 from minipaged import cli
-from minipaged.commands import simulate
+from minipaged.commands import plots, simulate
 from minipaged.commands.simulate import Answer, advice
+
+matplotlib.use("agg")
+from matplotlib import pyplot
 
 SMALL = ["simulate", "--gpu", "a100-40gb", "--workload", "alpaca", "--minutes", "0.1", "--processes", "1"]
 
@@ -113,3 +117,23 @@ def test_the_advice_follows_from_the_figures() -> None:
         "Prefix caching: no prompt of this workload is said to share a prefix with another.",
         "Swap: nothing was ever preempted, so there is nothing to swap.",
     ]
+
+
+def test_a_full_server_ends_requests_at_the_rate_between_its_first_and_last_tenth() -> None:
+    """Ten ends, one a second but for a slow start and a slow end: 8 in the 8 seconds between."""
+    ends = [5.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0, 16.0, 17.0, 18.0]
+    assert simulate._steady_rate(ends) == 1.0
+
+
+def test_a_target_that_nothing_meets_is_said_so() -> None:
+    (line,) = advice({"paged": an_answer(0.0), "block_size=16": an_answer(0.0)})
+    assert line == "No rate will do: even alone, a request takes 0.0500 s a token."
+
+
+def test_curves_end_at_the_target() -> None:
+    """Beyond it runs are broken off, and a flat line at the target would be a picture of that."""
+    figure, axes = pyplot.subplots()
+    plots.draw_panel(axes, "t", {"paged": [(2.0, 0.3), (1.0, 0.05)], "static": [(1.0, 0.3)]}, 0.1)
+    (curve,) = [line for line in axes.lines if line.get_marker() == "o"]
+    assert curve.get_xydata().tolist() == [[1.0, 0.05]]
+    pyplot.close(figure)

@@ -162,3 +162,9 @@ def test_a_written_trace_is_read_back(tmp_path: Path) -> None:
 def test_a_limit_that_no_request_keeps_is_refused(max_model_len: int) -> None:
     with pytest.raises(InvalidConfigError, match=f"max_model_len={max_model_len} is too short"):
         next(draw_lengths(WORKLOADS["alpaca"], max_model_len))
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path: Path) -> None:
+    path = tmp_path / "lengths.jsonl"
+    path.write_text('{"prompt": 3, "output": 2}\r\n', encoding="utf-8-sig")
+    assert read_lengths(path, 100) == [Lengths(3, 2)]
