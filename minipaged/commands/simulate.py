@@ -68,7 +68,7 @@ def simulate(args: argparse.Namespace) -> dict[str, Any]:
     _print_systems(console, answers, args.latency_target)
     _print_choices(console, answers)
     results = {
-        "settings": vars(args) | {"run": None},
+        "settings": {name: value for name, value in vars(args).items() if name != "run"},
         "num_slots": setting.num_slots,
         "bytes_per_token": setting.shape.bytes_per_token,
         "answers": {name: each._asdict() for name, each in answers.items()},
@@ -109,6 +109,8 @@ def _steady_rate(ends: Sequence[float]) -> float:
     A short trace would let a queue grow and call that a rate. ends: in seconds, in order.
     """
     first, last = len(ends) // 10, len(ends) * 9 // 10
+    if ends[first] == ends[last]:  # all in one step
+        return len(ends) / ends[-1]
     return (last - first) / (ends[last] - ends[first])
 
 
@@ -194,7 +196,7 @@ def _swap_space(args: argparse.Namespace, setting: Setting) -> int:
 def _cases(setting: Setting, shares_prefixes: bool, swap_space: int) -> dict[str, tuple[str, Setting]]:
     """All that is simulated, by name."""
     cases = {system: (system, setting) for system in SYSTEMS}
-    for size in BLOCK_SIZES:
+    for size in sorted({*BLOCK_SIZES, setting.block_size}):
         if setting.num_slots // size * size >= setting.max_model_len:
             cases[f"block_size={size}"] = (PAGED, replace(setting, block_size=size))
     if shares_prefixes:

@@ -164,7 +164,7 @@ def sustained_rate(
             best = Sustained(rate, outcome.mean_running, points)
         return True
 
-    low = 1 / 64
+    low = min(1 / 64, highest)
     while low <= highest and within(low):
         low *= 2
     if best.rate == 0.0 or low > highest:

@@ -123,6 +123,7 @@ def test_a_full_server_ends_requests_at_the_rate_between_its_first_and_last_tent
     """Ten ends, one a second but for a slow start and a slow end: 8 in the 8 seconds between."""
     ends = [5.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0, 16.0, 17.0, 18.0]
     assert simulate._steady_rate(ends) == 1.0
+    assert simulate._steady_rate([2.0] * 30) == 15.0  # all in one step
 
 
 def test_a_target_that_nothing_meets_is_said_so() -> None:
