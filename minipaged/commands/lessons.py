@@ -130,7 +130,8 @@ def watch(course: Course, name: str | None) -> NoReturn:
         if saved != seen:
             seen = saved
             console.clear()
-            subprocess.run(command, check=False)
+            # In a session of its own Ctrl-C doesn't reach it: it is killed, and prints nothing of that.
+            subprocess.run(command, check=False, start_new_session=True)
             console.print("[dim]Waiting for a save; Ctrl-C ends it.[/]")
         time.sleep(0.3)
 

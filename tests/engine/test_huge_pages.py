@@ -34,7 +34,8 @@ def test_moved_weights_give_the_same_logits_and_stay_tied(
     shared = len(list(model.parameters()))
     before = model(input_ids=tokens).logits
     huge_pages.move_weights(model)
-    assert torch.equal(model(input_ids=tokens).logits, before)
+    # Some BLAS round differently where memory begins elsewhere: in float64, the last bits.
+    torch.testing.assert_close(model(input_ids=tokens).logits, before, rtol=1e-12, atol=1e-12)
     assert len(list(model.parameters())) == shared
     assert model.state_dict().keys() == names.keys()
     for name, weight in model.state_dict().items():

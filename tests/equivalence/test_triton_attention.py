@@ -39,11 +39,14 @@ def test_more_splits_than_the_merge_takes_at_once(monkeypatch):
 
 
 @pytest.mark.parametrize("window", [None, 50])
-def test_a_prompt_in_chunks_gives_the_bits_of_the_whole(window):
+def test_a_prompt_in_chunks_gives_what_the_whole_gives(window):
+    """But for the last bits: some BLAS, which NumPy interprets a tile with, round a row by its place."""
     problem = make_problem([90], [90], num_heads=2, window=window, device=DEVICE)
     whole = attend(problem)
     for first, last in ((0, 1), (1, 40), (40, 83), (83, 90)):
-        assert torch.equal(attend(chunk(problem, first, last)), whole[first:last])
+        torch.testing.assert_close(
+            attend(chunk(problem, first, last)), whole[first:last], rtol=2e-6, atol=2e-6
+        )
 
 
 def test_max_query_length_only_sizes_the_grid():
