@@ -54,7 +54,8 @@ def test_a_wrong_solution_is_caught_by_words_that_name_its_misconception(
 ) -> None:
     """A wrong solution's docstring says what is believed, and after "Words:" what the report must say."""
     lesson = COURSE.find(path.parent.name)
-    code, printed = run_lessons(lesson.path, f"--submission={submission(path, lesson, tmp_path)}")
+    grade = f"--submission={submission(path, lesson, tmp_path)}"
+    code, printed = run_lessons(lesson.path, grade, "-x")  # the report tells the first failure
     assert code == 1, printed
     said = " ".join(printed.split()).lower()
     assert "is not written yet" not in said and "not started" not in said
@@ -66,7 +67,8 @@ def test_a_wrong_solution_is_caught_by_words_that_name_its_misconception(
 @pytest.mark.parametrize("path", RIGHT, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_a_right_solution_that_is_not_the_key_passes(run_lessons: Run, path: Path, tmp_path: Path) -> None:
     lesson = COURSE.find(path.parent.name)
-    code, printed = run_lessons(lesson.path, f"--submission={submission(path, lesson, tmp_path)}")
+    grade = f"--submission={submission(path, lesson, tmp_path)}"
+    code, printed = run_lessons(lesson.path, grade, "-x")  # the report tells the first failure
     assert code == 0, printed
 
 
