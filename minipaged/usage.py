@@ -60,7 +60,7 @@ class Usage:
         self._reserved_slot_steps += num_used * blocks.block_size
         self._used_block_steps += num_used
         self._saved_block_steps += _sharing(running)[1]
-        self._empty_slot_steps += _num_empty_slots(running)
+        self._empty_slot_steps += num_empty_slots(running)
         tables = _tables(running)
         self._token_steps += sum(table.num_tokens for table in tables)
         self._max_len_steps += len(tables) * max_model_len
@@ -77,7 +77,7 @@ class Usage:
             num_cached_blocks=blocks.allocator.num_cached,
             num_shared_blocks=num_shared,
             num_blocks_saved=num_saved,
-            num_empty_slots=_num_empty_slots(scheduler.running),
+            num_empty_slots=num_empty_slots(scheduler.running),
             num_running=len(scheduler.running),
             num_waiting=len(scheduler.waiting),
             num_swapped=len(scheduler.swapped),
@@ -110,7 +110,7 @@ def _sharing(running: Sequence[Request]) -> tuple[int, int]:
     return sum(count > 1 for count in entries.values()), entries.total() - len(entries)
 
 
-def _num_empty_slots(running: Sequence[Request]) -> int:
+def num_empty_slots(running: Sequence[Request]) -> int:
     """Slots that hold no token, at the ends of last blocks; of a last block that is shared, once."""
     return sum(
         {table.blocks[-1]: table.num_empty_slots for table in _tables(running) if table.blocks}.values()

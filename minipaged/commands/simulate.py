@@ -85,8 +85,7 @@ def simulate(args: argparse.Namespace) -> dict[str, Any]:
 def answer(question: Question) -> Answer:
     """Search for the rate, then fill the pool."""
     system, setting, trace, target = question
-    some = trace.some(1000)
-    room = setting.num_slots * len(some) // sum(each.prompt + each.output for each in some)
+    room = int(setting.num_slots / sum(trace.mean_lengths))
     full = saturated(system, trace.some(min(max(1000, 4 * room), MOST_REQUESTS)), setting)
     full_rate = _steady_rate(full.latencies)
     found = sustained_rate(system, trace.requests, setting, target, highest=2 * full_rate)
@@ -211,9 +210,7 @@ def _cases(setting: Setting, shares_prefixes: bool, swap_space: int) -> dict[str
 
 def _print_server(console: Console, setting: Setting, trace: Trace) -> None:
     shape, server = setting.shape, setting.server
-    some = trace.some(1000)
-    prompt = sum(each.prompt for each in some) / len(some)
-    output = sum(each.output for each in some) / len(some)
+    prompt, output = trace.mean_lengths
     console.print(
         f"{shape.name}: {shape.num_parameters / 1e9:.1f} billion parameters, "
         f"{shape.weight_bytes / GIB:.1f} GiB of weights in 16 bits; "

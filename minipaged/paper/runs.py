@@ -13,7 +13,15 @@ from ..simulator.cost_model import PAPER_SERVERS
 from ..simulator.model_shape import KNOWN
 from ..simulator.simulation import ONE_SAMPLE, Outcome, Way
 from ..simulator.systems import POLICIES, Setting, Sustained, serve, sustained_rate
-from ..simulator.workload import WORKLOADS, Lengths, LogNormal, Workload, draw_lengths, poisson
+from ..simulator.workload import (
+    WORKLOADS,
+    Lengths,
+    LogNormal,
+    Workload,
+    draw_lengths,
+    poisson,
+    requests_in,
+)
 
 MAX_MODEL_LEN = 2048
 WIDTHS = (2, 4, 6)
@@ -53,8 +61,8 @@ def run(job: Run) -> Outcome | Sustained:
 
 
 def _trace(job: Run, rate: float) -> list[Lengths]:
-    """The requests of so many minutes; a hundred at least, so that slow rates are no matter of chance."""
-    return list(islice(_lengths(job), max(100, int(rate * 60 * job.minutes))))
+    """The requests of so many minutes."""
+    return list(islice(_lengths(job), requests_in(job.minutes, rate)))
 
 
 def _lengths(job: Run) -> Iterator[Lengths]:

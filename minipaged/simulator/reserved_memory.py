@@ -8,6 +8,7 @@ Page: docs/concepts/fragmentation.md.
 from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
+from weakref import WeakKeyDictionary
 
 from ..block_manager import BlockManager
 from ..errors import InvalidConfigError
@@ -24,7 +25,7 @@ class ReservedMemory(BlockManager):
         super().__init__(num_slots, 1, enable_prefix_caching=False)
         self.max_model_len = max_model_len
         self.pieces = ContiguousCache(BuddyAllocator(num_slots), policy)
-        self._final_lengths: dict[Sequence, int] = {}
+        self._final_lengths: WeakKeyDictionary[Sequence, int] = WeakKeyDictionary()  # a trace may be long
 
     def expect(self, sequence: Sequence, num_output_tokens: int) -> None:
         """Tell the oracle. The last token generated ends its request: nothing reads its K and V."""

@@ -22,6 +22,7 @@ from ..request import Request
 from ..request import Sequence as RequestSequence
 from ..sampling_params import BeamSearchParams, SamplingParams
 from ..scheduler import Schedule, Scheduler
+from ..usage import num_empty_slots
 from .cost_model import CostModel
 from .reserved_memory import ReservedMemory
 from .workload import Lengths
@@ -301,6 +302,5 @@ def _paged_usage(scheduler: Scheduler) -> SlotUsage:
     """
     blocks = scheduler.blocks
     in_use = blocks.allocator.num_in_use * blocks.block_size
-    ends = {s.table.blocks[-1]: s.table.num_empty_slots for r in scheduler.running for s in r.unfinished}
-    empty = sum(ends.values())
+    empty = num_empty_slots(scheduler.running)
     return SlotUsage(in_use - empty, 0, empty, 0, blocks.num_blocks * blocks.block_size - in_use)

@@ -156,7 +156,7 @@ def sustained_rate(
         lengths = trace(rate)
         most = target * len(lengths)
         outcome = serve(system, poisson(lengths, rate), setting, way, most)
-        latency = math.inf if outcome.num_refused else sum(outcome.normalized) / len(lengths)
+        latency = math.inf if outcome.num_refused else outcome.sum_of_normalized / len(lengths)
         points.append(Point(rate, latency))
         if latency > target:
             return False

@@ -133,6 +133,11 @@ def poisson(lengths: Iterable[Lengths], rate: float, seed: int = 0) -> Iterator[
         yield now / rate, each
 
 
+def requests_in(minutes: float, rate: float) -> int:
+    """As many as come in that time; a hundred at least, lest slow rates be a matter of chance."""
+    return max(100, int(rate * 60 * minutes))
+
+
 class Trace:
     """The requests of so many minutes, at any rate: of a workload by name, or drawn from those of a file.
 
@@ -150,6 +155,12 @@ class Trace:
         """Whether some prompts are said to begin alike."""
         return any(each.prefix for each in self._read)
 
+    @property
+    def mean_lengths(self) -> tuple[float, float]:
+        """Tokens of a prompt and of an answer, on average over a thousand requests."""
+        some = self.some(1000)
+        return sum(each.prompt for each in some) / len(some), sum(each.output for each in some) / len(some)
+
     def some(self, count: int) -> list[Lengths]:
         """So many requests, always the same."""
         if self._read:
@@ -157,5 +168,5 @@ class Trace:
         return list(islice(draw_lengths(WORKLOADS[self.workload], self.max_model_len), count))
 
     def requests(self, rate: float) -> list[Lengths]:
-        """As many as come in that time; a hundred at least, lest slow rates be a matter of chance."""
-        return self.some(min(max(100, int(rate * 60 * self.minutes)), MOST_REQUESTS))
+        """As many as come in that time, but for MOST_REQUESTS."""
+        return self.some(min(requests_in(self.minutes, rate), MOST_REQUESTS))
