@@ -1,7 +1,8 @@
 """The loop that serves requests: take in, schedule, run, sample, hand out.
 
-Data moves one way: request -> scheduler -> block manager -> batch -> model -> sampler -> request. Requests
-and aborts enter through one inbox that `step` empties, so another thread may submit them.
+Data moves one way: request -> scheduler -> block manager -> batch -> model -> sampler -> request. Any thread
+may call any method: requests and aborts enter through an inbox that `step` empties, and the other calls take
+turns. Ctrl-C waits for the end of a step.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
-from queue import Empty, SimpleQueue
+from threading import RLock
 
 import torch
 
@@ -17,7 +18,9 @@ from .block_manager import REFERENCE, BlockManager, Parts
 from .config import EngineConfig
 from .decoding import Decoder
 from .errors import EngineDeadError, InvalidConfigError, InvalidRequestError
+from .inbox import Inbox
 from .intake import Intake
+from .interrupts import interrupts_wait
 from .model_runner import ModelRunner
 from .models.loading import LoadedModel
 from .outputs import CacheStats, CompletionOutput, RequestOutput
@@ -60,8 +63,9 @@ class LLMEngine:
         self.usage = Usage()
         # Called with every step that does anything, before it runs.
         self.observers: list[Callable[[Schedule], None]] = []
-        self._requests: dict[str, Request] = {}
-        self._inbox: SimpleQueue[tuple[str, Request]] = SimpleQueue()
+        self._inbox = Inbox()
+        self._door = RLock()  # held while one request is checked and enters
+        self._turn = RLock()  # held by the one call that reads or changes scheduler and pool
         self._outbox: list[RequestOutput] = []  # what `step` has still to return
         self._dead = False
         if config.check_invariants:
@@ -76,34 +80,35 @@ class LLMEngine:
 
         Raises InvalidRequestError, with nothing queued, for what can never be served or is one too many.
         """
-        self._refuse_if_dead()
-        if request_id in self._requests:
-            raise InvalidRequestError(f"request_id {request_id!r} is in use by an unfinished request")
-        if len(self._requests) >= self.config.max_num_waiting:
-            raise InvalidRequestError(
-                f"{len(self._requests)} requests are unfinished: "
-                f"max_num_waiting={self.config.max_num_waiting} allows no more, wait until some have ended"
-            )
-        request = self._intake.make_request(request_id, prompt, params)
-        self._requests[request_id] = request
-        self._inbox.put(("add", request))
+        with self._door:
+            self._refuse_if_dead()
+            if request_id in self._inbox:
+                raise InvalidRequestError(f"request_id {request_id!r} is in use by an unfinished request")
+            if len(self._inbox) >= self.config.max_num_waiting:
+                raise InvalidRequestError(
+                    f"{len(self._inbox)} requests are unfinished: "
+                    f"max_num_waiting={self.config.max_num_waiting} allows no more, wait until one ends"
+                )
+            request = self._intake.make_request(request_id, prompt, params)
+            with interrupts_wait():
+                self._inbox.add(request)
 
     def abort_request(self, request_id: str) -> None:
-        """Stop a request, in whatever state it is. Unknown and finished ones are ignored. Any thread."""
-        request = self._requests.pop(request_id, None)
-        if request is not None:
-            self._inbox.put(("abort", request))
+        """Stop a request, in whatever state it is. Unknown and finished ones are ignored."""
+        with interrupts_wait():
+            self._inbox.abort(request_id)
 
     def forget(self, request_ids: SequenceOf[str]) -> None:
         """Abort requests at once, and report nothing more of them."""
-        for request_id in request_ids:
-            self.abort_request(request_id)
-        self._outbox += self.empty_inbox()
-        self._outbox = [output for output in self._outbox if output.request_id not in request_ids]
+        with interrupts_wait(), self._turn:
+            for request_id in request_ids:
+                self._inbox.abort(request_id)
+            self.empty_inbox()
+            self._outbox = [output for output in self._outbox if output.request_id not in request_ids]
 
     def has_unfinished_requests(self) -> bool:
         """True while there is something to step for."""
-        return not self._inbox.empty() or bool(self._outbox) or any(self.scheduler.requests())
+        return bool(self._outbox) or not self._inbox.is_empty
 
     # ------------------------------------------------------------------ the loop
 
@@ -114,25 +119,29 @@ class LLMEngine:
         the exception goes to the caller; the next step reports those ends, and serves the others. A fault
         that leaves the engine itself unfit, such as one of a GPU's, is the last: then EngineDeadError.
         """
-        self._refuse_if_dead()
-        self._outbox += self.empty_inbox()
-        self._outbox += self._expire()
-        step = Schedule()
-        try:
-            self._run(step)
-        except BaseException as error:
-            self._abandon(step, error)
-            raise
-        outputs, self._outbox = self._outbox, []
-        return outputs
+        with self._turn:
+            with interrupts_wait():
+                self._refuse_if_dead()
+                step = Schedule()
+                try:
+                    self.empty_inbox()
+                    self._expire()
+                    self._run(step)
+                except BaseException as error:
+                    self._abandon(step, error)
+                    raise
+            outputs, self._outbox = self._outbox, []
+            return outputs
 
     def check(self) -> None:
         """Prove that no block is lost, named wrongly or free while in use; BrokenPoolError otherwise."""
-        self.blocks.check([each for request in self.scheduler.requests() for each in request.sequences])
+        with self._turn:
+            self.blocks.check([each for request in self.scheduler.requests() for each in request.sequences])
 
     def stats(self) -> CacheStats:
-        """The pool now, and totals since the start."""
-        return self.usage.stats(self.scheduler, self.blocks, self.runner.shape.bytes_per_token)
+        """The pool now, and totals since the start. Waits for the end of a step that another thread runs."""
+        with self._turn:
+            return self.usage.stats(self.scheduler, self.blocks, self.runner.shape.bytes_per_token)
 
     # ------------------------------------------------------------------ parts of a step
 
@@ -143,7 +152,8 @@ class LLMEngine:
     def _run(self, step: Schedule) -> None:
         """Schedule, compute and choose tokens; what changed goes into the outbox."""
         self.scheduler.schedule(step)
-        self._outbox += [self._finish(request, "capacity") for request in step.outgrown]
+        for request in step.outgrown:
+            self._finish(request, "capacity")
         for observe in self.observers if not step.is_empty else ():
             observe(step)
         if not step.rows:
@@ -158,7 +168,8 @@ class LLMEngine:
             self.blocks.publish(row.sequence, row.stop)
         advanced, num_tokens = self._decoder.advance(step, logits)
         self.usage.num_generated_tokens += num_tokens
-        self._outbox += [self._report(request) for request in advanced]
+        for request in advanced:
+            self._report(request)
         if self.config.check_invariants:
             self.check()
 
@@ -168,51 +179,68 @@ class LLMEngine:
         concerned = [row.request for row in step.rows] + [move.request for move in step.moves]
         concerned += [step.handling] if step.handling else []
         try:
+            if _may_strike_anywhere(error):
+                self._start_over()
             for request, reason in [
                 *((request, "capacity") for request in step.outgrown),
                 *((request, "error") for request in dict.fromkeys(concerned)),
             ]:
                 if request.unfinished:
                     request.error = f"{type(error).__name__}: {error}"
-                    self._outbox.append(self._finish(request, reason))
+                    self._finish(request, reason)
                 elif request in self.scheduler.running:  # it had just come to its end
-                    self._outbox.append(self._report(request))
+                    self._report(request)
         except BaseException:
             self._dead = True
             raise
 
-    def empty_inbox(self) -> list[RequestOutput]:
+    def _start_over(self) -> None:
+        """Empty the pool and let every unfinished request wait in line again.
+
+        Which requests there are is the one thing still to be trusted. Computing their tokens again gives
+        the same tokens.
+        """
+        requests = list(dict.fromkeys([*self.scheduler.requests(), *self._inbox.take_all()]))
+        self.blocks.reset([sequence for request in requests for sequence in request.sequences])
+        self.scheduler.start_over([request for request in requests if request.unfinished])
+        reported = {output.request_id for output in self._outbox if output.finished}
+        for request in requests:
+            if request.unfinished and not self._inbox.is_current(request):
+                self._finish(request, "abort")
+            elif not request.unfinished and request.request_id not in reported:
+                self._report(request)
+
+    def empty_inbox(self) -> None:
         """Let new requests wait in line, and end those that were aborted; every step begins with it."""
-        ended: list[RequestOutput] = []
-        while True:
-            try:
-                what, request = self._inbox.get_nowait()
-            except Empty:
-                return ended
-            if what == "add":
-                self.scheduler.waiting.append(request)
-            elif request.unfinished:
-                ended.append(self._finish(request, "abort"))
+        while event := self._inbox.take():
+            if event.kind == "add":
+                self.scheduler.waiting.append(event.request)
+            elif event.request.unfinished:
+                self._finish(event.request, "abort")
 
-    def _expire(self) -> list[RequestOutput]:
+    def _expire(self) -> None:
         """End the requests whose time is up."""
-        late = [
-            r for r in self.scheduler.requests() if r.deadline is not None and time.monotonic() > r.deadline
-        ]
-        return [self._finish(request, "abort") for request in late]
+        now = time.monotonic()
+        for request in list(self.scheduler.requests()):
+            if request.deadline is not None and now > request.deadline:
+                self._finish(request, "abort")
 
-    def _finish(self, request: Request, reason: str) -> RequestOutput:
+    def _finish(self, request: Request, reason: str) -> None:
         """End all of a request that is still going on."""
         self._decoder.end_request(request, reason)
-        return self._report(request)
+        self._report(request)
 
-    def _report(self, request: Request) -> RequestOutput:
-        """What a caller sees of a request now; if that is the end of it, its id is free to use again."""
+    def _report(self, request: Request) -> None:
+        """Tell the caller how a request stands now. One that has ended leaves, and its id is free again."""
+        self._outbox.append(_output(request))
         if not request.unfinished:
             self.scheduler.finish(request)
-            if self._requests.get(request.request_id) is request:
-                del self._requests[request.request_id]
-        return _output(request)
+            self._inbox.end(request)
+
+
+def _may_strike_anywhere(error: BaseException) -> bool:
+    """Whether it can have stopped any line, also one between two that belong together."""
+    return not isinstance(error, Exception) or isinstance(error, MemoryError | RecursionError)
 
 
 def _max_model_len(config: EngineConfig, loaded: LoadedModel) -> int:

@@ -37,6 +37,10 @@ class EngineDeadError(MinipagedError, RuntimeError):
     """A step failed in a way that leaves the engine's state unknown: no further step is possible."""
 
 
+class EngineInUseError(MinipagedError, RuntimeError):
+    """Another caller of the engine's `step` took the outputs that a call waits for."""
+
+
 class BrokenPoolError(MinipagedError, RuntimeError):
     """The books of the pool don't add up: a block is lost, or two that don't know of each other use it."""
 

@@ -6,13 +6,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from itertools import count
 from numbers import Integral
+from threading import RLock
 from typing import Any
 
 from tqdm.auto import tqdm
 
 from .config import EngineConfig
 from .engine import LLMEngine
-from .errors import InvalidRequestError
+from .errors import EngineInUseError, InvalidRequestError
 from .model_hook import ATTENTION_NAME
 from .models.loading import load_model
 from .outputs import CacheStats, RequestOutput
@@ -23,7 +24,7 @@ Message = Mapping[str, str]
 
 
 class LLM:
-    """A model served through a paged KV cache.
+    """A model served through a paged KV cache. Calls from several threads are served one after another.
 
     model: "smollm2-135m" (fetched once, 93 MB), a Hugging Face id, or a folder. dtype: "auto" is the
     checkpoint's own on a GPU and float32 on a CPU. device: "auto", "cpu" or "cuda". The other arguments are
@@ -38,7 +39,8 @@ class LLM:
         config = EngineConfig(**settings)
         loaded = load_model(model, dtype=dtype, device=device, attn_implementation=ATTENTION_NAME)
         self.engine = LLMEngine(loaded, config, **books)
-        self._ids = (f"llm-{number}" for number in count())
+        self._numbers = count()
+        self._serving = RLock()
 
     @property
     def tokenizer(self) -> Any:
@@ -99,8 +101,8 @@ class LLM:
         self, prompts: list[Prompt], params: Sequence[SamplingParams | BeamSearchParams], use_tqdm: bool
     ) -> list[RequestOutput]:
         """Queue all prompts or none, run them, and return their outputs in order."""
-        ids = [next(self._ids) for _ in prompts]
-        with self._all_or_none(ids):
+        ids = [f"llm-{next(self._numbers)}" for _ in prompts]
+        with self._serving, self._all_or_none(ids):
             for request_id, prompt, one in zip(ids, prompts, params, strict=True):
                 self.engine.add_request(request_id, prompt, one)
             outputs = self._run(ids, use_tqdm)
@@ -112,7 +114,10 @@ class LLM:
         done: dict[str, RequestOutput] = {}
         with tqdm(total=len(ids), desc="requests", disable=not use_tqdm) as bar:
             while len(done) < len(ids):
-                for output in self.engine.step():
+                outputs = self.engine.step()
+                if not outputs and not self.engine.has_unfinished_requests():
+                    raise EngineInUseError("another caller of engine.step() took outputs of this call")
+                for output in outputs:
                     if output.finished and output.request_id in wanted:
                         done[output.request_id] = output
                         bar.update()

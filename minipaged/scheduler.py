@@ -10,7 +10,7 @@ Page: docs/concepts/continuous_batching.md.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -101,6 +101,13 @@ class Scheduler:
         step.rows.sort(key=lambda row: row.stop - row.start > 1)
         step.handling = None
         return step
+
+    def start_over(self, requests: Iterable[Request]) -> None:
+        """Let these requests, whose tables are empty, wait in line; none is running or swapped out."""
+        self.running.clear()
+        self.swapped.clear()
+        self.waiting.clear()
+        self.waiting.extend(sorted(requests, key=lambda request: request.arrival_time))
 
     def finish(self, request: Request) -> None:
         """Forget a request, whatever its state, and give its blocks back."""

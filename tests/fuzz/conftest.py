@@ -1,0 +1,35 @@
+"""An engine on a stubbed model, for tests that call it thousands of times."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import minipaged.engine
+import minipaged.llm
+from minipaged import LLM
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from stub_engine import VOCAB, StubRunner
+
+
+@pytest.fixture
+def stub_llm(monkeypatch: pytest.MonkeyPatch) -> Callable[..., LLM]:
+    """A function that makes an `LLM` on the stub: 13 blocks of 4 tokens, swap, chunks of 16 tokens."""
+    loaded = SimpleNamespace(
+        tokenizer=None, eos_token_ids=frozenset({VOCAB - 1}), vocab_size=VOCAB, max_model_len=64
+    )
+    monkeypatch.setattr(minipaged.llm, "load_model", lambda *_, **__: loaded)
+    monkeypatch.setattr(minipaged.engine, "ModelRunner", StubRunner)
+
+    def make(**settings: Any) -> LLM:
+        defaults = {"block_size": 4, "num_blocks": 13, "max_num_batched_tokens": 16}
+        return LLM("stub", **(defaults | {"preemption_mode": "swap", "swap_space": 1} | settings))
+
+    return make
