@@ -98,6 +98,10 @@ CALLS: dict[str, Callable[[Scene], None]] = {
 }
 
 
+# Pairs that went wrong before there was one lock for both: these are always tried at every line.
+KNOWN_TO_RACE = {("add", "abort the new"), ("step", "abort the ending")}
+
+
 class Worker(Thread):
     """A thread that keeps what its call raised."""
 
@@ -163,7 +167,10 @@ def test_every_call_may_meet_every_other_at_any_line(
     llm = stub_llm(check_invariants=True)
     moments = lines_of(CALLS[first], Scene(llm))
     cases = [(second, at) for second in CALLS for at in moments]
-    for second, at in cases if EVERY_LINE else choose.sample(cases, min(len(cases), TIMES // 4)):
+    if not EVERY_LINE:
+        known = [case for case in cases if (first, case[0]) in KNOWN_TO_RACE]
+        cases = known + choose.sample(cases, min(len(cases), TIMES // 4))
+    for second, at in cases:
         scene = Scene(llm)
         try:
             interleave(scene, CALLS[first], CALLS[second], at)
