@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .engine import LLMEngine
+    from .engine.engine import LLMEngine
     from .llm import LLM
     from .outputs import CacheStats, CompletionOutput, RequestOutput
     from .sampling_params import BeamSearchParams, SamplingParams

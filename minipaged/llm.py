@@ -12,9 +12,9 @@ from typing import Any
 from tqdm.auto import tqdm
 
 from .config import EngineConfig
-from .engine import LLMEngine
+from .engine.engine import LLMEngine
+from .engine.model_hook import ATTENTION_NAME
 from .errors import EngineInUseError, InvalidRequestError
-from .model_hook import ATTENTION_NAME
 from .models.loading import load_model
 from .outputs import CacheStats, RequestOutput
 from .sampling_params import BeamSearchParams, SamplingParams
@@ -29,7 +29,7 @@ class LLM:
     model: "smollm2-135m" (fetched once, 93 MB), a Hugging Face id, or a folder. dtype: "auto" is the
     checkpoint's own on a GPU and float32 on a CPU. device: "auto", "cpu" or "cuda". The other arguments are
     those of `minipaged.config.EngineConfig`, and who keeps the books: `parts=Parts(allocator_class=...)` with
-    a class of your own (minipaged.block_manager), or a whole `block_manager_class`.
+    a class of your own (minipaged.engine.block_manager), or a whole `block_manager_class`.
     """
 
     def __init__(

@@ -16,9 +16,9 @@ from types import TracebackType
 from typing import Any, NamedTuple, TextIO
 
 from . import __version__
-from .engine import LLMEngine
-from .request import Request, Sequence
-from .scheduler import Schedule
+from .engine.engine import LLMEngine
+from .engine.request import Request, Sequence
+from .engine.scheduler import Schedule
 
 VERSION = 1
 VIEW = Path(__file__).parent / "view"

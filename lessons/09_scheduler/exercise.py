@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
-from minipaged.block_manager import BlockManager
+from minipaged.engine.block_manager import BlockManager
+from minipaged.engine.request import Request
+from minipaged.engine.scheduler import Move, Row, Schedule, _is_prefill
 from minipaged.reference.allocator import OutOfBlocksError
-from minipaged.request import Request
-from minipaged.scheduler import Move, Row, Schedule, _is_prefill
 
 
 class Scheduler:

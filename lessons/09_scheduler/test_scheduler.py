@@ -7,11 +7,11 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from minipaged.block_manager import BlockManager
 from minipaged.course.checks import check, check_true, trying
-from minipaged.request import Request, Sequence
+from minipaged.engine.block_manager import BlockManager
+from minipaged.engine.request import Request, Sequence
+from minipaged.engine.scheduler import Schedule
 from minipaged.sampling_params import SamplingParams
-from minipaged.scheduler import Schedule
 
 
 class World:

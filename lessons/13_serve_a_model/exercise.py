@@ -6,10 +6,10 @@ Grade it: pytest lessons/13_serve_a_model    A hint: minipaged lessons hint 13
 
 from __future__ import annotations
 
-from minipaged.block_manager import REFERENCE, Parts
+from minipaged.engine.block_manager import REFERENCE, Parts
+from minipaged.engine.request import Sequence
 from minipaged.reference.block_table import BlockTable
 from minipaged.reference.prefix_cache import PrefixChain
-from minipaged.request import Sequence
 
 
 class BlockManager:

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from minipaged import block_manager
-from minipaged.block_manager import REFERENCE, Parts
 from minipaged.course.checks import WrongAnswerError, check, check_raises, check_true, trying
 from minipaged.course.learner import Learner, complete
+from minipaged.engine import block_manager
+from minipaged.engine.block_manager import REFERENCE, Parts
+from minipaged.engine.request import Sequence
 from minipaged.errors import LearnerError
 from minipaged.reference.allocator import OutOfBlocksError
 from minipaged.reference.block_table import BlockTable
 from minipaged.reference.copy_on_write import copy_on_write
-from minipaged.request import Sequence
 
 # What Hugging Face's generate answers, greedily, in float32: SmolLM2-135M-Instruct, its own chat template.
 QUESTION = "What is a page table?"

@@ -16,14 +16,14 @@ from typing import Any
 
 import torch
 
-from .. import decoding
-from ..block_manager import BlockManager
 from ..config import EngineConfig
-from ..detokenizer import IncrementalDetokenizer
-from ..engine import LLMEngine
+from ..engine import decoding
+from ..engine.block_manager import BlockManager
+from ..engine.detokenizer import IncrementalDetokenizer
+from ..engine.engine import LLMEngine
+from ..engine.request import Sequence
+from ..engine.sampler import SampledToken
 from ..models.loading import LoadedModel
-from ..request import Sequence
-from ..sampler import SampledToken
 from ..sampling_params import SamplingParams
 from .bench_meters import timed_parts
 

@@ -21,8 +21,8 @@ def timed_parts(engine: Any) -> Iterator[dict[str, float]]:
     of the forward; the forward and the sampler are parts of the step."""
     from transformers import AttentionInterface
 
-    from .. import decoding
-    from ..model_hook import ATTENTION_NAME, paged_attention
+    from ..engine import decoding
+    from ..engine.model_hook import ATTENTION_NAME, paged_attention
 
     seconds = dict.fromkeys(("step", "forward", "linear", "attention", "sampler"), 0.0)
     clock = _synchronised_clock(engine.runner.device)

@@ -15,13 +15,13 @@ from typing import Any
 import torch
 
 from ..config import EngineConfig
-from ..engine import LLMEngine
+from ..engine.engine import LLMEngine
+from ..engine.kv_cache import KVShape
+from ..engine.scheduler import Move
 from ..errors import InvalidConfigError
-from ..kv_cache import KVShape
 from ..models.loading import LoadedModel
 from ..reference.block_table import num_blocks_for
 from ..sampling_params import SamplingParams
-from ..scheduler import Move
 from .bench_workload import plain_token_ids
 
 PROMPT, OUTPUT = (24, 40), 48  # tokens of the requests that don't fit together: (least, most), and asked for

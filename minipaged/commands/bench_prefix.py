@@ -20,9 +20,9 @@ from rich.console import Console
 from rich.table import Table
 
 from ..config import EngineConfig
-from ..engine import LLMEngine
+from ..engine.engine import LLMEngine
+from ..engine.model_hook import ATTENTION_NAME
 from ..errors import InvalidConfigError
-from ..model_hook import ATTENTION_NAME
 from ..models.loading import LoadedModel, load_model
 from ..outputs import RequestOutput
 from ..reference.allocator import BlockAllocator

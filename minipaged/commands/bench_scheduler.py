@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from rich.console import Console
 
+from ..engine.model_hook import ATTENTION_NAME
 from ..errors import InvalidConfigError
-from ..model_hook import ATTENTION_NAME
 from ..models.loading import load_model
 from . import bench_report
 from .bench_bookkeeping import LENGTH, PARTS, RESERVE, decode, make_engine, pool_costs, stand_in_steps

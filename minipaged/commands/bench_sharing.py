@@ -19,11 +19,11 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from ..engine.request import Sequence
 from ..errors import InvalidConfigError
 from ..llm import LLM
 from ..paper.published import SAVED
 from ..paper.runs import MAX_MODEL_LEN, WIDTHS, paper_setting
-from ..request import Sequence
 from ..sampling_params import BeamSearchParams
 from ..simulator.simulation import Parents, Way
 from ..simulator.systems import PAGED, saturated

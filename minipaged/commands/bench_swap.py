@@ -14,7 +14,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from ..model_hook import ATTENTION_NAME
+from ..engine.model_hook import ATTENTION_NAME
 from ..models.loading import load_model
 from . import bench_report
 from .bench_preemption import OUTPUT, POOL, PROMPT, move_or_recompute, serve_both_ways

@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from .. import huge_pages
+from ..engine import huge_pages
+from ..engine.usage import Usage
 from ..errors import MinipagedError
-from ..usage import Usage
 from .bench_meters import PeakMemory, timed_parts
 from .bench_workload import Settings, Workload, batches, make_workloads, padded_waste
 

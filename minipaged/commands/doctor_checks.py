@@ -10,7 +10,7 @@ import time
 
 import torch
 
-from ..backends import AttentionBackend, get_backend
+from ..engine.backends import AttentionBackend, get_backend
 
 TOLERANCE = 1e-5  # of float32 attention over values of about 1
 

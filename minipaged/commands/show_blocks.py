@@ -10,9 +10,9 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from ..engine import LLMEngine
+from ..engine.engine import LLMEngine
+from ..engine.scheduler import Schedule
 from ..llm import LLM
-from ..scheduler import Schedule
 
 COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red", "bright_cyan", "bright_magenta")
 CELLS_A_LINE = 32

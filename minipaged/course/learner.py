@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType, FunctionType
 from typing import Any
 
-from ..block_manager import REFERENCE, BlockManager, Parts
+from ..engine.block_manager import REFERENCE, BlockManager, Parts
 from ..errors import BrokenPoolError, LearnerError, MinipagedError
 from ..reference.allocator import BlockAllocator, OutOfBlocksError
 from .checked_parts import checked_allocator, checked_copy

@@ -15,16 +15,16 @@ from typing import Any
 
 import torch
 
-from .. import huge_pages
-from ..block_manager import BlockManager
 from ..commands.bench_workload import plain_token_ids
+from ..engine import huge_pages
+from ..engine.block_manager import BlockManager
+from ..engine.scheduler import Schedule, Scheduler
+from ..engine.usage import Usage
 from ..kernels import attention_cpu
 from ..llm import LLM
 from ..sampling_params import SamplingParams
-from ..scheduler import Schedule, Scheduler
 from ..simulator.simulation import make_request
 from ..simulator.workload import Lengths
-from ..usage import Usage
 from . import published
 from .figure import Figure, Row
 from .runs import BLOCK_SIZES

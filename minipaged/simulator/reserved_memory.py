@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence as SequenceOf
 from weakref import WeakKeyDictionary
 
-from ..block_manager import BlockManager
+from ..engine.block_manager import BlockManager
+from ..engine.request import Request, Sequence
 from ..errors import InvalidConfigError
 from ..reference.allocator import OutOfBlocksError
 from ..reference.contiguous import ContiguousCache, Policy, SlotUsage
 from ..reference.slot_allocator import BuddyAllocator, OutOfSlotsError
-from ..request import Request, Sequence
 
 
 class ReservedMemory(BlockManager):

@@ -13,16 +13,16 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from ..beam_search import BeamSearch
-from ..block_manager import BlockManager
-from ..decoding import fan_out, follow
+from ..engine.beam_search import BeamSearch
+from ..engine.block_manager import BlockManager
+from ..engine.decoding import fan_out, follow
+from ..engine.request import Request
+from ..engine.request import Sequence as RequestSequence
+from ..engine.scheduler import Schedule, Scheduler
+from ..engine.usage import num_empty_slots
 from ..errors import InvalidConfigError
 from ..reference.contiguous import SlotUsage
-from ..request import Request
-from ..request import Sequence as RequestSequence
 from ..sampling_params import BeamSearchParams, SamplingParams
-from ..scheduler import Schedule, Scheduler
-from ..usage import num_empty_slots
 from .cost_model import CostModel
 from .reserved_memory import ReservedMemory
 from .workload import Lengths

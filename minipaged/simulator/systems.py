@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..block_manager import BlockManager
+from ..engine.block_manager import BlockManager
+from ..engine.scheduler import Scheduler
 from ..errors import InvalidConfigError
 from ..reference import contiguous
 from ..reference.kv_cache_size import blocks_that_fit
-from ..scheduler import Scheduler
 from .cost_model import HOST_SECONDS_PER_SEQUENCE, CostModel, Server
 from .model_shape import ModelShape
 from .reserved_memory import ReservedMemory

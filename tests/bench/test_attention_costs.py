@@ -15,7 +15,7 @@ from stopwatch import best_of, needs_gpu, synchronised
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from minipaged import huge_pages
+from minipaged.engine import huge_pages
 from minipaged.kernels import attention, attention_cpu
 from minipaged.reference import attention as reference
 

@@ -15,8 +15,8 @@ import torch
 import transformers
 
 from minipaged import LLM, BeamSearchParams, SamplingParams
-from minipaged.engine import LLMEngine
-from minipaged.scheduler import Schedule
+from minipaged.engine.engine import LLMEngine
+from minipaged.engine.scheduler import Schedule
 from minipaged.trace import Trace, write_page
 
 VOCAB = 128

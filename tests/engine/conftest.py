@@ -14,7 +14,7 @@ import transformers
 from transformers import AutoModelForCausalLM
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from minipaged.engine import LLMEngine
+from minipaged.engine.engine import LLMEngine
 
 VOCAB = 128
 COMMON: dict[str, Any] = {

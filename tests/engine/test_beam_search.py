@@ -13,12 +13,12 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from minipaged import LLM, BeamSearchParams, SamplingParams
-from minipaged.beam_search import BeamSearch, Hypothesis
-from minipaged.block_manager import BlockManager
-from minipaged.decoding import Decoder
-from minipaged.detokenizer import IncrementalDetokenizer
+from minipaged.engine.beam_search import BeamSearch, Hypothesis
+from minipaged.engine.block_manager import BlockManager
+from minipaged.engine.decoding import Decoder
+from minipaged.engine.detokenizer import IncrementalDetokenizer
+from minipaged.engine.request import Request, Sequence
 from minipaged.errors import InvalidRequestError
-from minipaged.request import Request, Sequence
 
 EOS = [2, 9, 17, 40, 77]  # so many that some occur
 Found = list[tuple[list[int], float]]

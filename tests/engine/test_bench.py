@@ -29,8 +29,8 @@ from minipaged.commands.bench_workload import (
     padded_waste,
     plain_token_ids,
 )
+from minipaged.engine.model_hook import ATTENTION_NAME, paged_attention
 from minipaged.errors import InvalidConfigError, MinipagedError
-from minipaged.model_hook import ATTENTION_NAME, paged_attention
 from minipaged.models.loading import load_model
 
 SYSTEMS = ("minipaged", "hf-1", "hf-8", "hf-32", "hf-32-moved")
@@ -226,7 +226,8 @@ def test_workload_depends_on_its_seed_alone(tiny_model: Callable[[str], Path]) -
 
 
 def test_stopwatches_are_taken_off_again(tiny_model: Callable[[str], Path]) -> None:
-    from minipaged import LLM, decoding
+    from minipaged import LLM
+    from minipaged.engine import decoding
 
     llm = LLM(str(tiny_model("llama")), device="cpu", attention_backend="reference", num_blocks=8)
     sample = decoding.sample

@@ -10,8 +10,8 @@ import pytest
 
 from minipaged import cli
 from minipaged.commands import bench_prefix
+from minipaged.engine.model_hook import ATTENTION_NAME
 from minipaged.errors import InvalidConfigError
-from minipaged.model_hook import ATTENTION_NAME
 from minipaged.models.loading import load_model
 
 

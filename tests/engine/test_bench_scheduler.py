@@ -11,7 +11,7 @@ import pytest
 from minipaged import cli
 from minipaged.commands import bench_bookkeeping, bench_scheduler
 from minipaged.commands.bench_bookkeeping import PARTS, count_calls, decode, make_engine
-from minipaged.model_hook import ATTENTION_NAME
+from minipaged.engine.model_hook import ATTENTION_NAME
 from minipaged.models.loading import load_model
 
 

@@ -11,8 +11,8 @@ import torch
 
 from minipaged import cli
 from minipaged.commands import bench_preemption, bench_swap
+from minipaged.engine.model_hook import ATTENTION_NAME
 from minipaged.errors import InvalidConfigError
-from minipaged.model_hook import ATTENTION_NAME
 from minipaged.models.loading import LoadedModel, load_model
 
 BYTES_PER_TOKEN = 2 * 2 * 2 * 8 * 8  # K and V, 2 layers, 2 KV heads of 8 values, of 8 bytes each

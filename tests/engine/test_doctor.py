@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from minipaged.backends import AttentionBackend, get_backend
 from minipaged.commands import doctor, doctor_checks
+from minipaged.engine.backends import AttentionBackend, get_backend
 from minipaged.errors import BackendUnavailableError
 from minipaged.kernels import block_table, copy_on_write
 

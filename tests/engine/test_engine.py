@@ -16,6 +16,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from minipaged import LLM, SamplingParams
+from minipaged.engine.sampler import uniform
 from minipaged.errors import (
     BackendUnavailableError,
     InvalidConfigError,
@@ -23,7 +24,6 @@ from minipaged.errors import (
     MinipagedError,
 )
 from minipaged.reference.prefix_cache import PrefixChain
-from minipaged.sampler import uniform
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8)
 
@@ -694,7 +694,7 @@ def test_stats_add_up(make: Callable[..., LLM]) -> None:
 
 
 def test_the_reader_may_bring_own_classes(make: Callable[..., LLM]) -> None:
-    from minipaged.block_manager import Parts
+    from minipaged.engine.block_manager import Parts
     from minipaged.reference.allocator import BlockAllocator
 
     class HighestFirst(BlockAllocator):

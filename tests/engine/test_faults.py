@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from minipaged import LLM, BeamSearchParams, SamplingParams, decoding, model_runner
+from minipaged import LLM, BeamSearchParams, SamplingParams
+from minipaged.engine import decoding, model_runner
 from minipaged.errors import EngineDeadError, InvalidConfigError, InvalidRequestError
 from minipaged.reference.allocator import BlockAllocator
 

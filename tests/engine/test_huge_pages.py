@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from minipaged import huge_pages
+from minipaged.engine import huge_pages
 from minipaged.models.loading import load_model
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from minipaged.engine.pool_check import check_pool
 from minipaged.errors import BrokenPoolError
-from minipaged.pool_check import check_pool
 from minipaged.reference.allocator import BlockAllocator
 from minipaged.reference.block_table import BlockTable
 

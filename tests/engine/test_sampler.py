@@ -16,9 +16,16 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-import minipaged.sampler as sampler
+import minipaged.engine.sampler as sampler
+from minipaged.engine.sampler import (
+    InvalidLogitsError,
+    SampledToken,
+    SamplingRow,
+    sample,
+    token_weights,
+    uniform,
+)
 from minipaged.errors import MinipagedError
-from minipaged.sampler import InvalidLogitsError, SampledToken, SamplingRow, sample, token_weights, uniform
 from minipaged.sampling_params import SamplingParams
 
 HAND = torch.tensor([[0.5, 0.3, 0.15, 0.05]], dtype=torch.float64).log()

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minipaged.block_manager import BlockManager
+from minipaged.engine.block_manager import BlockManager
+from minipaged.engine.request import Request, Sequence
+from minipaged.engine.scheduler import Schedule, Scheduler
 from minipaged.reference.allocator import OutOfBlocksError
-from minipaged.request import Request, Sequence
 from minipaged.sampling_params import SamplingParams
-from minipaged.scheduler import Schedule, Scheduler
 
 no_text = None  # a detokenizer that nobody asks
 

@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from minipaged.beam_search import BeamSearch
-from minipaged.block_manager import BlockManager
-from minipaged.decoding import fan_out, follow
-from minipaged.detokenizer import IncrementalDetokenizer
-from minipaged.request import Request, Sequence
+from minipaged.engine.beam_search import BeamSearch
+from minipaged.engine.block_manager import BlockManager
+from minipaged.engine.decoding import fan_out, follow
+from minipaged.engine.detokenizer import IncrementalDetokenizer
+from minipaged.engine.request import Request, Sequence
+from minipaged.engine.scheduler import Schedule, Scheduler
 from minipaged.sampling_params import BeamSearchParams, SamplingParams
-from minipaged.scheduler import Schedule, Scheduler
 
 NUM_REQUESTS = int(os.environ.get("MINIPAGED_SOAK_REQUESTS", "250"))  # a setting of the pool
 MAX_LENGTH = 60

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from minipaged import LLM, BeamSearchParams, SamplingParams
-from minipaged.block_manager import BlockManager
+from minipaged.engine.block_manager import BlockManager
+from minipaged.engine.request import Sequence
 from minipaged.errors import InvalidConfigError
 from minipaged.reference.allocator import OutOfBlocksError
-from minipaged.request import Sequence
 
 TOKEN_BYTES = 2 * 2 * 2 * 8 * 8  # the tiny Llama's: K and V, 2 layers, 2 KV heads of 8, float64
 

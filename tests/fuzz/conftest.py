@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-import minipaged.engine
+import minipaged.engine.engine
 import minipaged.llm
 from minipaged import LLM
 
@@ -26,7 +26,7 @@ def stub_llm(monkeypatch: pytest.MonkeyPatch) -> Callable[..., LLM]:
         tokenizer=None, eos_token_ids=frozenset({VOCAB - 1}), vocab_size=VOCAB, max_model_len=64
     )
     monkeypatch.setattr(minipaged.llm, "load_model", lambda *_, **__: loaded)
-    monkeypatch.setattr(minipaged.engine, "ModelRunner", StubRunner)
+    monkeypatch.setattr(minipaged.engine.engine, "ModelRunner", StubRunner)
 
     def make(**settings: Any) -> LLM:
         defaults = {"block_size": 4, "num_blocks": 13, "max_num_batched_tokens": 16}

@@ -10,10 +10,10 @@ import torch
 import transformers
 
 from minipaged import LLM, BeamSearchParams, SamplingParams
-from minipaged.block_manager import REFERENCE
 from minipaged.cli import main
 from minipaged.course import learner
 from minipaged.course.learner import Learner
+from minipaged.engine.block_manager import REFERENCE
 from minipaged.errors import LearnerError
 from minipaged.reference import allocator, block_table, copy_on_write, prefix_cache
 
@@ -383,7 +383,9 @@ def test_the_callers_own_mistakes_stay_theirs(
 def test_a_block_manager_of_ones_own_serves_as_well(
     model: Path, expected: list[list[list[int]]], tmp_path: Path
 ) -> None:
-    text = "from minipaged.block_manager import BlockManager as Right\n\n\nclass BlockManager(Right):\n"
+    text = (
+        "from minipaged.engine.block_manager import BlockManager as Right\n\n\nclass BlockManager(Right):\n"
+    )
     assert serve(model, written(tmp_path, text + "    pass\n")) == expected
     lost = text + "    def free(self, sequence):\n        sequence.table = self.new_table()\n"
     with pytest.raises(LearnerError, match=r"block \d+ was not given up|a block is lost"):

@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from minipaged import LLM, BeamSearchParams, SamplingParams, decoding
-from minipaged.block_manager import BlockManager
-from minipaged.request import Request
-from minipaged.scheduler import Schedule, Scheduler
+from minipaged import LLM, BeamSearchParams, SamplingParams
+from minipaged.engine import decoding
+from minipaged.engine.block_manager import BlockManager
+from minipaged.engine.request import Request
+from minipaged.engine.scheduler import Schedule, Scheduler
 from minipaged.simulator.cost_model import PAPER_SERVERS, CostModel
 from minipaged.simulator.model_shape import KNOWN
 from minipaged.simulator.simulation import Outcome, Way, make_request, simulate

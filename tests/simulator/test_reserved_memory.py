@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from minipaged.engine.request import Request
+from minipaged.engine.scheduler import Scheduler
 from minipaged.errors import InvalidConfigError
 from minipaged.reference.allocator import OutOfBlocksError
 from minipaged.reference.contiguous import Policy, SlotUsage, maximum, oracle, power_of_two
-from minipaged.request import Request
-from minipaged.scheduler import Scheduler
 from minipaged.simulator.reserved_memory import ReservedMemory
 from minipaged.simulator.simulation import Way, make_request
 from minipaged.simulator.workload import Lengths

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from minipaged.block_manager import BlockManager
+from minipaged.engine.block_manager import BlockManager
+from minipaged.engine.scheduler import Row, Schedule, Scheduler
 from minipaged.errors import InvalidConfigError
 from minipaged.reference.contiguous import maximum, oracle
-from minipaged.scheduler import Row, Schedule, Scheduler
 from minipaged.simulator import simulation
 from minipaged.simulator.cost_model import GPUS, PAPER_SERVERS, CostModel, Server
 from minipaged.simulator.model_shape import KNOWN

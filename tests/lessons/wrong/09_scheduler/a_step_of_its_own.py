@@ -3,7 +3,7 @@
 Words: the caller looks into the step
 """
 
-from minipaged.scheduler import Scheduler as Right
+from minipaged.engine.scheduler import Scheduler as Right
 
 
 class Scheduler(Right):

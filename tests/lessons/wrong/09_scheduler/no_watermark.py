@@ -3,7 +3,7 @@
 Words: 1 % of the pool
 """
 
-from minipaged.scheduler import Scheduler as Right
+from minipaged.engine.scheduler import Scheduler as Right
 
 
 class Scheduler(Right):

@@ -3,8 +3,8 @@
 Words: age decides: what it has computed of its prompt
 """
 
-from minipaged.scheduler import Scheduler as Right
-from minipaged.scheduler import _is_prefill
+from minipaged.engine.scheduler import Scheduler as Right
+from minipaged.engine.scheduler import _is_prefill
 
 
 class Scheduler(Right):

@@ -3,8 +3,8 @@
 Words: only where the last known token is computed
 """
 
-from minipaged.scheduler import Row
-from minipaged.scheduler import Scheduler as Right
+from minipaged.engine.scheduler import Row
+from minipaged.engine.scheduler import Scheduler as Right
 
 
 class Scheduler(Right):

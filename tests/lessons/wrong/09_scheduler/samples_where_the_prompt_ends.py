@@ -3,8 +3,8 @@
 Words: the prompt ends before the tokens do
 """
 
-from minipaged.scheduler import Row
-from minipaged.scheduler import Scheduler as Right
+from minipaged.engine.scheduler import Row
+from minipaged.engine.scheduler import Scheduler as Right
 
 
 class Scheduler(Right):

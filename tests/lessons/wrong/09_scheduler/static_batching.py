@@ -3,8 +3,8 @@
 Words: static batching
 """
 
-from minipaged.scheduler import Schedule, _is_prefill
-from minipaged.scheduler import Scheduler as Right
+from minipaged.engine.scheduler import Schedule, _is_prefill
+from minipaged.engine.scheduler import Scheduler as Right
 
 
 class Scheduler(Right):

@@ -3,8 +3,8 @@
 Words: the second sequence gets what the first one leaves
 """
 
-from minipaged.scheduler import Row
-from minipaged.scheduler import Scheduler as Right
+from minipaged.engine.scheduler import Row
+from minipaged.engine.scheduler import Scheduler as Right
 
 
 class Scheduler(Right):

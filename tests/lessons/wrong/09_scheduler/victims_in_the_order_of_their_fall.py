@@ -3,7 +3,7 @@
 Words: the line stays in order of arrival
 """
 
-from minipaged.scheduler import Scheduler as Right
+from minipaged.engine.scheduler import Scheduler as Right
 
 
 class Scheduler(Right):

@@ -3,8 +3,8 @@
 Words: it never will
 """
 
+from minipaged.engine.scheduler import Scheduler as Right
 from minipaged.reference.allocator import OutOfBlocksError
-from minipaged.scheduler import Scheduler as Right
 
 
 class Scheduler(Right):

@@ -3,7 +3,7 @@
 Words: only a block with an empty slot is written to
 """
 
-from minipaged.block_manager import BlockManager as Right
+from minipaged.engine.block_manager import BlockManager as Right
 
 
 class BlockManager(Right):

@@ -3,7 +3,7 @@
 Words: parts.copy_on_write takes self.cache, 2 blocks are cached
 """
 
-from minipaged.block_manager import BlockManager as Right
+from minipaged.engine.block_manager import BlockManager as Right
 
 
 class BlockManager(Right):

@@ -3,7 +3,7 @@
 Words: nothing will be written, so nothing is copied
 """
 
-from minipaged.block_manager import BlockManager as Right
+from minipaged.engine.block_manager import BlockManager as Right
 
 
 class BlockManager(Right):

@@ -3,7 +3,7 @@
 Words: copy_on_write(blocks, last index, cache), got None
 """
 
-from minipaged.block_manager import BlockManager as Right
+from minipaged.engine.block_manager import BlockManager as Right
 
 
 class BlockManager(Right):

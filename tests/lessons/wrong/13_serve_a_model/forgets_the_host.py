@@ -3,7 +3,7 @@
 Words: host_allocator.free
 """
 
-from minipaged.block_manager import BlockManager as Right
+from minipaged.engine.block_manager import BlockManager as Right
 
 
 class BlockManager(Right):

@@ -3,7 +3,7 @@
 Words: the fork's table is the parent's own
 """
 
-from minipaged.block_manager import BlockManager as Right
+from minipaged.engine.block_manager import BlockManager as Right
 
 
 class BlockManager(Right):

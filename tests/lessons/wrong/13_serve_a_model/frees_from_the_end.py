@@ -3,7 +3,7 @@
 Words: the tail is evicted before the head, as they stand in the table
 """
 
-from minipaged.block_manager import BlockManager as Right
+from minipaged.engine.block_manager import BlockManager as Right
 
 
 class BlockManager(Right):

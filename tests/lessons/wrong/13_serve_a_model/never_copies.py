@@ -3,7 +3,7 @@
 Words: block 1 is in two tables, copy_on_write
 """
 
-from minipaged.block_manager import BlockManager as Right
+from minipaged.engine.block_manager import BlockManager as Right
 
 
 class BlockManager(Right):

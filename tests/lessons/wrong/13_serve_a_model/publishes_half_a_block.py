@@ -3,7 +3,7 @@
 Words: only what is written in full
 """
 
-from minipaged.block_manager import BlockManager as Right
+from minipaged.engine.block_manager import BlockManager as Right
 
 
 class BlockManager(Right):

@@ -3,7 +3,7 @@
 Words: before the new number is set
 """
 
-from minipaged.block_manager import BlockManager as Right
+from minipaged.engine.block_manager import BlockManager as Right
 
 
 class BlockManager(Right):

@@ -3,7 +3,7 @@
 Words: look at enable_prefix_caching
 """
 
-from minipaged.block_manager import BlockManager as Right
+from minipaged.engine.block_manager import BlockManager as Right
 
 
 class BlockManager(Right):

@@ -3,7 +3,7 @@
 Words: self.cache.allocate evicts, 1 block is cached
 """
 
-from minipaged.block_manager import BlockManager as Right
+from minipaged.engine.block_manager import BlockManager as Right
 
 
 class BlockManager(Right):

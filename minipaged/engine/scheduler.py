@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from ..reference.allocator import OutOfBlocksError
 from .block_manager import BlockManager
-from .reference.allocator import OutOfBlocksError
 from .request import Request, Sequence
 
 

@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from ..outputs import CacheStats
+from ..reference.block_table import BlockTable
 from .block_manager import BlockManager
-from .outputs import CacheStats
-from .reference.block_table import BlockTable
 from .request import Request
 from .scheduler import Schedule, Scheduler
 

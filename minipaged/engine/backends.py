@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .errors import BackendUnavailableError
-from .reference import attention as reference
+from ..errors import BackendUnavailableError
+from ..reference import attention as reference
 
 Attention = Callable[..., torch.Tensor]
 
@@ -42,8 +42,8 @@ def _triton(device: torch.device) -> AttentionBackend:
             "attention_backend='triton' needs a GPU; on a CPU set TRITON_INTERPRET=1 before triton or "
             "transformers is first imported, or use attention_backend='numba'"
         )
-    from .kernels import attention
-    from .kernels._triton import HAS_TRITON
+    from ..kernels import attention
+    from ..kernels._triton import HAS_TRITON
 
     if not HAS_TRITON:
         raise BackendUnavailableError("attention_backend='triton': triton is not installed (Linux only)")
@@ -53,7 +53,7 @@ def _triton(device: torch.device) -> AttentionBackend:
 def _numba(device: torch.device) -> AttentionBackend:
     if device.type != "cpu":
         raise BackendUnavailableError(f"attention_backend='numba' runs on a CPU, not on {device.type}")
-    from .kernels import attention_cpu
+    from ..kernels import attention_cpu
 
     return AttentionBackend("numba", attention_cpu.decode_attention, attention_cpu.prefill_attention)
 

@@ -14,18 +14,18 @@ from threading import RLock
 
 import torch
 
+from ..config import EngineConfig
+from ..errors import EngineDeadError, InvalidConfigError, InvalidRequestError
+from ..models.loading import LoadedModel
+from ..outputs import CacheStats, CompletionOutput, RequestOutput
+from ..sampling_params import BeamSearchParams, SamplingParams
 from .block_manager import REFERENCE, BlockManager, Parts
-from .config import EngineConfig
 from .decoding import Decoder
-from .errors import EngineDeadError, InvalidConfigError, InvalidRequestError
 from .inbox import Inbox
 from .intake import Intake
 from .interrupts import interrupts_wait
 from .model_runner import ModelRunner
-from .models.loading import LoadedModel
-from .outputs import CacheStats, CompletionOutput, RequestOutput
 from .request import Request, Sequence
-from .sampling_params import BeamSearchParams, SamplingParams
 from .scheduler import Schedule, Scheduler
 from .usage import Usage
 

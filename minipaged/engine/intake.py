@@ -13,14 +13,14 @@ from operator import index
 from random import Random
 from typing import Any
 
+from ..config import EngineConfig
+from ..errors import InvalidRequestError
+from ..models.loading import LoadedModel
+from ..sampling_params import BeamSearchParams, SamplingParams
 from .beam_search import BeamSearch
 from .block_manager import BlockManager
-from .config import EngineConfig
 from .detokenizer import IncrementalDetokenizer
-from .errors import InvalidRequestError
-from .models.loading import LoadedModel
 from .request import Request, Sequence
-from .sampling_params import BeamSearchParams, SamplingParams
 
 
 class Intake:

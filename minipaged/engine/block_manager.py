@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 
+from ..reference.allocator import BlockAllocator, OutOfBlocksError
+from ..reference.beam_search import fork_beams
+from ..reference.block_table import BlockTable, num_blocks_for
+from ..reference.copy_on_write import copy_on_write
+from ..reference.prefix_cache import PrefixCache, PrefixChain
+from ..reference.swap import swap_in, swap_out
 from .pool_check import check_pool
-from .reference.allocator import BlockAllocator, OutOfBlocksError
-from .reference.beam_search import fork_beams
-from .reference.block_table import BlockTable, num_blocks_for
-from .reference.copy_on_write import copy_on_write
-from .reference.prefix_cache import PrefixCache, PrefixChain
-from .reference.swap import swap_in, swap_out
 from .request import Sequence
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from .kernels.block_table import slot_mapping
+from ..kernels.block_table import slot_mapping
 from .scheduler import Row
 
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from .errors import InvalidRequestError
+from ..errors import InvalidRequestError
 
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _MAX_CHARACTER = 4  # bytes of the longest UTF-8 character, hence tokens that can share one

@@ -10,19 +10,19 @@ from typing import Any
 
 import torch
 
+from ..config import EngineConfig, parse_bytes
+from ..errors import InvalidConfigError
+from ..kernels.copy_on_write import copy_blocks
+from ..kernels.swap import swap_blocks
+from ..models.loading import LoadedModel
+from ..reference.block_table import num_blocks_for
+from ..reference.copy_on_write import independent_copies
+from ..reference.kv_cache_size import blocks_that_fit
 from . import huge_pages
 from .backends import get_backend
 from .batch import Batch, BatchBuilder
-from .config import EngineConfig, parse_bytes
-from .errors import InvalidConfigError
-from .kernels.copy_on_write import copy_blocks
-from .kernels.swap import swap_blocks
 from .kv_cache import KVCache, KVShape
 from .model_hook import PagedStep
-from .models.loading import LoadedModel
-from .reference.block_table import num_blocks_for
-from .reference.copy_on_write import independent_copies
-from .reference.kv_cache_size import blocks_that_fit
 from .scheduler import Move, Schedule
 
 DEFAULT_CPU_POOL = 1 << 30  # bytes

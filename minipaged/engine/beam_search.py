@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
-from .sampling_params import BeamSearchParams
+from ..sampling_params import BeamSearchParams
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from ..reference.block_table import BlockTable
+from ..reference.prefix_cache import PrefixChain
+from ..sampling_params import SamplingParams
 from .beam_search import BeamSearch
 from .detokenizer import IncrementalDetokenizer
-from .reference.block_table import BlockTable
-from .reference.prefix_cache import PrefixChain
-from .sampling_params import SamplingParams
 
 
 class Sequence:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from .errors import BrokenPoolError
-from .reference.allocator import BlockAllocator
-from .reference.block_table import BlockTable, num_blocks_for
+from ..errors import BrokenPoolError
+from ..reference.allocator import BlockAllocator
+from ..reference.block_table import BlockTable, num_blocks_for
 
 
 def check_pool(allocator: BlockAllocator, tables: Sequence[BlockTable], num_available: int) -> None:

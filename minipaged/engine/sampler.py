@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import torch
 
-from .errors import MinipagedError
-from .sampling_params import SamplingParams
+from ..errors import MinipagedError
+from ..sampling_params import SamplingParams
 
 ROWS_AT_ONCE = 8  # rows processed together: float64 copies of more of them fall out of a CPU's cache
 _MASK_64 = 2**64 - 1

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import torch
 
+from ..kernels.swap import host_pool
+from ..reference.kv_cache_size import bytes_per_token
 from . import huge_pages
-from .kernels.swap import host_pool
-from .reference.kv_cache_size import bytes_per_token
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from transformers import AttentionInterface
 
+from ..errors import ModelNotSupportedError
+from ..kernels.block_table import write_kv
 from .backends import AttentionBackend
 from .batch import Batch
-from .errors import ModelNotSupportedError
-from .kernels.block_table import write_kv
 from .kv_cache import KVCache
 
 ATTENTION_NAME = "minipaged"
