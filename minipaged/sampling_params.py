@@ -33,7 +33,8 @@ class SamplingParams:
     frequency_penalty: the same, times the number of its occurrences.
     max_tokens: the output is at most this long.
     min_tokens: neither eos, a stop token nor a stop string ends an output before it is this long.
-    stop: a string, a list of at most 16 of them, or None; a tuple once constructed.
+    stop: a string, a list of at most 16 of them, or None; a tuple once constructed. An output's text ends
+        before the stop string. A stop string may hold special tokens, which the text itself leaves out.
     stop_token_ids: a list of token ids that end the output, or None; a tuple once constructed.
     ignore_eos: don't stop at the model's own end-of-sequence ids.
     seed: any 64-bit integer; the same seed gives the same tokens. None leaves it to the engine.
