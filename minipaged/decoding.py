@@ -14,8 +14,10 @@ import torch
 from .beam_search import BeamSearch, Hypothesis
 from .block_manager import BlockManager
 from .request import Request, Sequence
-from .sampler import InvalidLogitsError, SampledToken, SamplingRow, sample
+from .sampler import SampledToken, SamplingRow, sample
 from .scheduler import Schedule
+
+FATAL_ERRORS = getattr(torch, "AcceleratorError", ())  # after one the device computes nothing more
 
 
 class Decoder:
@@ -75,17 +77,20 @@ class Decoder:
         if wanted != list(range(len(logits))):
             logits = logits[wanted]
         rows = [self._sampling_row(request, sequence) for request, sequence, _ in sampling]
-        try:
-            sampled = sample(logits, rows)
-        except InvalidLogitsError as error:  # NaN or infinity ends a sequence, and the others go on
-            for i in error.rows:
-                self.end(sampling[i][1], "error")
-            fine = [i for i in range(len(rows)) if i not in error.rows]
-            sampling = [sampling[i] for i in fine]
-            sampled = sample(logits[fine], [rows[i] for i in fine])
-        for (request, sequence, _), token in zip(sampling, sampled, strict=True):
+        num_tokens = 0
+        for (request, sequence, _), token in zip(sampling, sample_each(logits, rows), strict=True):
+            if isinstance(token, Exception):
+                self._fail(request, [sequence], token)
+                continue
+            num_tokens += 1
             self._append(request, sequence, token)
-        return len(sampled)
+        return num_tokens
+
+    def _fail(self, request: Request, sequences: list[Sequence], error: Exception) -> None:
+        """End some of a request with what was raised for them alone; the step goes on."""
+        request.error = f"{type(error).__name__}: {error}"
+        for sequence in sequences:
+            self.end(sequence, "error")
 
     def _append(self, request: Request, sequence: Sequence, token: SampledToken) -> None:
         """Add a sampled token to its sequence and decide whether it is the last."""
@@ -95,7 +100,11 @@ class Decoder:
         if token.top_logprobs is not None and token.logprob is not None:
             sequence.logprobs.append(token.top_logprobs)
             sequence.cumulative_logprob += token.logprob
-        reason = self._finish_reason(request, sequence, token.token_id)
+        try:
+            reason = self._finish_reason(request, sequence, token.token_id)
+        except Exception as error:  # from the tokenizer
+            self._fail(request, [sequence], error)
+            return
         if reason is not None:
             self.end(sequence, reason)
 
@@ -117,11 +126,13 @@ class Decoder:
         Returns how many tokens were chosen.
         """
         beams = request.sequences
-        if not bool(torch.isfinite(logits.amax(dim=-1)).all()) or bool(logits.isnan().any()):
-            for beam in beams:
-                self.end(beam, "error")
+        try:
+            chosen = search.advance(logits, [beam.output_token_ids for beam in beams])
+        except FATAL_ERRORS:
+            raise
+        except Exception as error:
+            self._fail(request, beams, error)
             return 0
-        chosen = search.advance(logits, [beam.output_token_ids for beam in beams])
         if request.first_token_time is None:
             request.first_token_time = time.monotonic()
         if search.is_done:
@@ -158,6 +169,22 @@ class Decoder:
             output_token_ids=sequence.output_token_ids,
             stop_token_ids=(*eos_ids, *params.stop_token_ids),
         )
+
+
+def sample_each(logits: torch.Tensor, rows: list[SamplingRow]) -> list[SampledToken | Exception]:
+    """A token for each row, or what `sample` raises for it.
+
+    A draw depends on its row alone. So where a batch fails, its halves are tried, down to the rows at fault.
+    """
+    try:
+        return list(sample(logits, rows))
+    except FATAL_ERRORS:
+        raise
+    except Exception as error:
+        if len(rows) == 1:
+            return [error]
+        half = len(rows) // 2
+        return sample_each(logits[:half], rows[:half]) + sample_each(logits[half:], rows[half:])
 
 
 def fan_out(request: Request, blocks: BlockManager) -> list[Sequence]:

@@ -1,4 +1,4 @@
-"""Stop strings that hold special tokens end the text where Hugging Face's `generate(stop_strings=...)` does."""
+"""A stop string with special tokens ends the text where Hugging Face's `generate(stop_strings=...)` does."""
 
 from __future__ import annotations
 
