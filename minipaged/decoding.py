@@ -49,21 +49,24 @@ class Decoder:
                 sampling += [(request, member, place[sequence]) for member in group]
         return requests, num_tokens + self._sample(logits, sampling)
 
-    def end(self, sequence: Sequence, reason: str) -> None:
+    def end(self, request: Request, sequence: Sequence, reason: str) -> None:
         """End one sequence of a group: its blocks go back, as far as no other uses them."""
         sequence.finish_reason = reason
         self.blocks.free(sequence)
-        if sequence.score is not None:  # a beam's text is written out only now
-            for token_id in sequence.output_token_ids[: -1 if reason == "stop" else None]:
-                sequence.detokenizer.add(token_id)
-        sequence.detokenizer.flush()
+        try:
+            if sequence.score is not None:  # a beam's text is written out only now
+                for token_id in sequence.output_token_ids[: -1 if reason == "stop" else None]:
+                    sequence.detokenizer.add(token_id)
+            sequence.detokenizer.flush()
+        except Exception as error:  # from the tokenizer
+            sequence.finish_reason, request.error = "error", describe(error)
 
     def end_request(self, request: Request, reason: str) -> None:
         """End all of a request that goes on. Of a beam search the best outputs stay, finished or live."""
         search = request.beam_search
         if search is None or not search.finished or not request.unfinished:
             for sequence in request.unfinished:
-                self.end(sequence, reason)
+                self.end(request, sequence, reason)
             return
         live = [Hypothesis(beam.output_token_ids, beam.score or 0.0, reason) for beam in request.sequences]
         best = sorted([*search.finished, *live], key=lambda found: -found.score)
@@ -88,9 +91,9 @@ class Decoder:
 
     def _fail(self, request: Request, sequences: list[Sequence], error: Exception) -> None:
         """End some of a request with what was raised for them alone; the step goes on."""
-        request.error = f"{type(error).__name__}: {error}"
+        request.error = describe(error)
         for sequence in sequences:
-            self.end(sequence, "error")
+            self.end(request, sequence, "error")
 
     def _append(self, request: Request, sequence: Sequence, token: SampledToken) -> None:
         """Add a sampled token to its sequence and decide whether it is the last."""
@@ -106,7 +109,7 @@ class Decoder:
             self._fail(request, [sequence], error)
             return
         if reason is not None:
-            self.end(sequence, reason)
+            self.end(request, sequence, reason)
 
     def _finish_reason(self, request: Request, sequence: Sequence, token_id: int) -> str | None:
         """Why this token ends the sequence, if it does. A stop token's text is never shown."""
@@ -152,7 +155,7 @@ class Decoder:
             sequence = parent.fork(index, parent.seed, self.blocks.new_table(), request.new_detokenizer())
             sequence.token_ids[parent.num_prompt_tokens :] = found.token_ids
             sequence.score = found.score
-            self.end(sequence, found.finish_reason)
+            self.end(request, sequence, found.finish_reason)
             ended.append(sequence)
         for beam in request.sequences:
             self.blocks.free(beam)
@@ -169,6 +172,11 @@ class Decoder:
             output_token_ids=sequence.output_token_ids,
             stop_token_ids=(*eos_ids, *params.stop_token_ids),
         )
+
+
+def describe(error: BaseException) -> str:
+    """What a caller is told of an exception that ended a request."""
+    return f"{type(error).__name__}: {error}"
 
 
 def sample_each(logits: torch.Tensor, rows: list[SamplingRow]) -> list[SampledToken | Exception]:

@@ -15,7 +15,7 @@ import torch
 
 from .block_manager import REFERENCE, BlockManager, Parts
 from .config import EngineConfig
-from .decoding import Decoder
+from .decoding import Decoder, describe
 from .errors import EngineDeadError, InvalidConfigError, InvalidRequestError
 from .intake import Intake
 from .model_runner import ModelRunner
@@ -173,7 +173,7 @@ class LLMEngine:
                 *((request, "error") for request in dict.fromkeys(concerned)),
             ]:
                 if request.unfinished:
-                    request.error = f"{type(error).__name__}: {error}"
+                    request.error = describe(error)
                     self._outbox.append(self._finish(request, reason))
                 elif request in self.scheduler.running:  # it had just come to its end
                     self._outbox.append(self._report(request))

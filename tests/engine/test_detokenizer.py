@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from minipaged.detokenizer import IncrementalDetokenizer, StopMatcher
+from minipaged.detokenizer import IncrementalDetokenizer
 from minipaged.errors import InvalidRequestError
 from minipaged.models.default_model import ensure_default_model
+from minipaged.stop_strings import StopMatcher
 
 SENTENCES = [
     "The quick brown fox jumps over the lazy dog, twice. It's 12:30!",

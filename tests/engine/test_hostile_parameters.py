@@ -220,17 +220,18 @@ def test_a_search_that_raises_ends_alone(
     assert outputs["hostile"].error == "BoomError: this search"
 
 
+@pytest.mark.parametrize("method", ["add", "flush"])
 def test_a_text_that_cannot_be_decoded_ends_alone(
-    engine: LLMEngine, alone: dict[str, list[int]], monkeypatch: pytest.MonkeyPatch
+    method: str, engine: LLMEngine, alone: dict[str, list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add_plain(engine)
     engine.add_request("hostile", [5, 6, 7], SamplingParams(temperature=0, max_tokens=3, ignore_eos=True))
     detokenizer = engine._requests["hostile"].sequences[0].detokenizer
 
-    def fail(_: int) -> str:
+    def fail(*_: int) -> str:
         raise BoomError("this text")
 
-    monkeypatch.setattr(detokenizer, "add", fail)
+    monkeypatch.setattr(detokenizer, method, fail)
     outputs = serve(engine)
     expect_plain(outputs, alone)
     assert outputs["hostile"].error == "BoomError: this text"
