@@ -298,3 +298,11 @@ def test_embeddings_and_outputs_may_differ_in_number(
         llm.generate([[num_embeddings]])
     with pytest.raises(InvalidRequestError, match=rf"^stop_token_ids .* 0 to {num_outputs - 1}, got 128$"):
         llm.generate([[5]], SamplingParams(stop_token_ids=[128]))
+
+
+def test_a_prompt_of_numbers_that_are_no_token_ids_is_refused(engine: LLMEngine) -> None:
+    for given in ([HUGE], [5, -HUGE], [2**63], [True], [5, 0.5], HUGE):
+        with pytest.raises(InvalidRequestError, match=r"^prompt must .*, got ") as error:
+            engine.add_request("r", given, SamplingParams())  # type: ignore[arg-type]
+        assert len(str(error.value)) < 200
+    assert not engine.has_unfinished_requests()
