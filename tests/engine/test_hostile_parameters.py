@@ -301,8 +301,8 @@ def test_embeddings_and_outputs_may_differ_in_number(
 
 
 def test_a_prompt_of_numbers_that_are_no_token_ids_is_refused(engine: LLMEngine) -> None:
-    for given in ([HUGE], [5, -HUGE], [2**63], [True], [5, 0.5], HUGE):
+    for prompt in ([HUGE], [5, -HUGE], [2**63], [True], [5, 0.5], HUGE):
         with pytest.raises(InvalidRequestError, match=r"^prompt must .*, got ") as error:
-            engine.add_request("r", given, SamplingParams())  # type: ignore[arg-type]
+            engine.add_request("r", prompt, SamplingParams())  # type: ignore[arg-type]
         assert len(str(error.value)) < 200
     assert not engine.has_unfinished_requests()
