@@ -16,6 +16,7 @@ from typing import Any
 from .errors import InvalidRequestError
 
 MAX_STOP_STRINGS = 16
+MAX_STOP_CHARACTERS = 4096
 MAX_LOGPROBS = 20
 
 
@@ -33,8 +34,10 @@ class SamplingParams:
     frequency_penalty: the same, times the number of its occurrences.
     max_tokens: the output is at most this long.
     min_tokens: neither eos, a stop token nor a stop string ends an output before it is this long.
-    stop: a string, a list of at most 16 of them, or None; a tuple once constructed.
-    stop_token_ids: a list of token ids that end the output, or None; a tuple once constructed.
+    stop: a string, a list of at most 16 of them, or None; a tuple once constructed. An output's text ends
+        before the stop string. A stop string may hold special tokens, which the text itself leaves out.
+    stop_token_ids: a list of token ids that end the output, or None; a tuple once constructed. The engine
+        refuses ids beyond the model's vocabulary.
     ignore_eos: don't stop at the model's own end-of-sequence ids.
     seed: any 64-bit integer; the same seed gives the same tokens. None leaves it to the engine.
     logprobs: return the log-probability of each chosen token and of this many (0 to 20) most likely ones.
@@ -70,13 +73,14 @@ class SamplingParams:
         _replace(self, "presence_penalty", _number, "a number from -2 to 2", lambda v: -2 <= v <= 2)
         _replace(self, "frequency_penalty", _number, "a number from -2 to 2", lambda v: -2 <= v <= 2)
         _replace(self, "max_tokens", _integer, "an integer of at least 1", lambda v: v >= 1)
-        allowed = f"an integer from 0 to max_tokens ({self.max_tokens})"
+        allowed = f"an integer from 0 to max_tokens ({shown(self.max_tokens)})"
         _replace(self, "min_tokens", _integer, allowed, lambda v: 0 <= v <= self.max_tokens)
         _replace(
             self,
             "stop",
             _stop_strings,
-            f"a non-empty string or a list of at most {MAX_STOP_STRINGS} such strings",
+            f"a non-empty string or a list of at most {MAX_STOP_STRINGS} such strings, "
+            f"of at most {MAX_STOP_CHARACTERS} characters each",
         )
         _replace(self, "stop_token_ids", _token_ids, "a list of integers of at least 0, or None")
         _replace(self, "ignore_eos", _flag, "True or False")
@@ -130,9 +134,16 @@ def _replace(
     except (TypeError, ValueError, OverflowError):
         fine = False
     if not fine:
-        shown = " ".join(reprlib.repr(given).split())
-        raise InvalidRequestError(f"{name} must be {allowed}, got {shown}") from None
+        raise InvalidRequestError(f"{name} must be {allowed}, got {shown(given)}") from None
     object.__setattr__(params, name, value)
+
+
+def shown(value: Any) -> str:
+    """A caller's value for a message: one line, shortened where it is long."""
+    try:
+        return " ".join(reprlib.repr(value).split())
+    except ValueError:  # Python writes out no integer of more than 4,300 digits
+        return f"{type(value).__name__} of too many digits"
 
 
 def _optional(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -171,9 +182,9 @@ def _string(given: Any) -> str:
 
 def _stop_strings(given: Any) -> tuple[str, ...]:
     strings = (given,) if isinstance(given, str) else _items(given)
-    if len(strings) > MAX_STOP_STRINGS:
+    if len(strings) > MAX_STOP_STRINGS or any(len(_string(each)) > MAX_STOP_CHARACTERS for each in strings):
         raise ValueError
-    return tuple(_string(string) for string in strings)
+    return strings
 
 
 def _token_ids(given: Any) -> tuple[int, ...]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 
 from ..sampling_params import BeamSearchParams
+from .sampler import InvalidLogitsError
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,11 @@ class BeamSearch:
         """Choose the next beams.
 
         logits: [beams, vocab] of the live beams, outputs: their tokens so far, all of one length. Returns
-        the beams that go on, best first; none where the search is done.
+        the beams that go on, best first; none where the search is done. Raises InvalidLogitsError.
         """
+        largest = logits.amax(dim=-1)  # NaN where a row holds one
+        if not bool(largest.isfinite().all()):
+            raise InvalidLogitsError(tuple((~largest.isfinite()).nonzero().flatten().tolist()))
         width, length = self.params.beam_width, len(outputs[0]) + 1
         totals = torch.log_softmax(logits.float(), dim=-1).double()
         totals += torch.tensor(self.scores, dtype=torch.float64, device=logits.device).unsqueeze(1)

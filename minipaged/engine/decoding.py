@@ -14,8 +14,10 @@ import torch
 from .beam_search import BeamSearch, Hypothesis
 from .block_manager import BlockManager
 from .request import Request, Sequence
-from .sampler import InvalidLogitsError, SampledToken, SamplingRow, sample
+from .sampler import SampledToken, SamplingRow, sample
 from .scheduler import Schedule
+
+FATAL_ERRORS = getattr(torch, "AcceleratorError", ())  # after one the device computes nothing more
 
 
 class Decoder:
@@ -47,21 +49,24 @@ class Decoder:
                 sampling += [(request, member, place[sequence]) for member in group]
         return requests, num_tokens + self._sample(logits, sampling)
 
-    def end(self, sequence: Sequence, reason: str) -> None:
+    def end(self, request: Request, sequence: Sequence, reason: str) -> None:
         """End one sequence of a group: its blocks go back, as far as no other uses them."""
         sequence.finish_reason = reason
         self.blocks.free(sequence)
-        if sequence.score is not None:  # a beam's text is written out only now
-            for token_id in sequence.output_token_ids[: -1 if reason == "stop" else None]:
-                sequence.detokenizer.add(token_id)
-        sequence.detokenizer.flush()
+        try:
+            if sequence.score is not None:  # a beam's text is written out only now
+                for token_id in sequence.output_token_ids[: -1 if reason == "stop" else None]:
+                    sequence.detokenizer.add(token_id)
+            sequence.detokenizer.flush()
+        except Exception as error:  # from the tokenizer
+            sequence.finish_reason, request.error = "error", describe(error)
 
     def end_request(self, request: Request, reason: str) -> None:
         """End all of a request that goes on. Of a beam search the best outputs stay, finished or live."""
         search = request.beam_search
         if search is None or not search.finished or not request.unfinished:
             for sequence in request.unfinished:
-                self.end(sequence, reason)
+                self.end(request, sequence, reason)
             return
         live = [Hypothesis(beam.output_token_ids, beam.score or 0.0, reason) for beam in request.sequences]
         best = sorted([*search.finished, *live], key=lambda found: -found.score)
@@ -75,17 +80,20 @@ class Decoder:
         if wanted != list(range(len(logits))):
             logits = logits[wanted]
         rows = [self._sampling_row(request, sequence) for request, sequence, _ in sampling]
-        try:
-            sampled = sample(logits, rows)
-        except InvalidLogitsError as error:  # NaN or infinity ends a sequence, and the others go on
-            for i in error.rows:
-                self.end(sampling[i][1], "error")
-            fine = [i for i in range(len(rows)) if i not in error.rows]
-            sampling = [sampling[i] for i in fine]
-            sampled = sample(logits[fine], [rows[i] for i in fine])
-        for (request, sequence, _), token in zip(sampling, sampled, strict=True):
+        num_tokens = 0
+        for (request, sequence, _), token in zip(sampling, sample_each(logits, rows), strict=True):
+            if isinstance(token, Exception):
+                self._fail(request, [sequence], token)
+                continue
+            num_tokens += 1
             self._append(request, sequence, token)
-        return len(sampled)
+        return num_tokens
+
+    def _fail(self, request: Request, sequences: list[Sequence], error: Exception) -> None:
+        """End some of a request with what was raised for them alone; the step goes on."""
+        request.error = describe(error)
+        for sequence in sequences:
+            self.end(request, sequence, "error")
 
     def _append(self, request: Request, sequence: Sequence, token: SampledToken) -> None:
         """Add a sampled token to its sequence and decide whether it is the last."""
@@ -95,9 +103,13 @@ class Decoder:
         if token.top_logprobs is not None and token.logprob is not None:
             sequence.logprobs.append(token.top_logprobs)
             sequence.cumulative_logprob += token.logprob
-        reason = self._finish_reason(request, sequence, token.token_id)
+        try:
+            reason = self._finish_reason(request, sequence, token.token_id)
+        except Exception as error:  # from the tokenizer
+            self._fail(request, [sequence], error)
+            return
         if reason is not None:
-            self.end(sequence, reason)
+            self.end(request, sequence, reason)
 
     def _finish_reason(self, request: Request, sequence: Sequence, token_id: int) -> str | None:
         """Why this token ends the sequence, if it does. A stop token's text is never shown."""
@@ -117,11 +129,13 @@ class Decoder:
         Returns how many tokens were chosen.
         """
         beams = request.sequences
-        if not bool(torch.isfinite(logits.amax(dim=-1)).all()) or bool(logits.isnan().any()):
-            for beam in beams:
-                self.end(beam, "error")
+        try:
+            chosen = search.advance(logits, [beam.output_token_ids for beam in beams])
+        except FATAL_ERRORS:
+            raise
+        except Exception as error:
+            self._fail(request, beams, error)
             return 0
-        chosen = search.advance(logits, [beam.output_token_ids for beam in beams])
         if request.first_token_time is None:
             request.first_token_time = time.monotonic()
         if search.is_done:
@@ -141,7 +155,7 @@ class Decoder:
             sequence = parent.fork(index, parent.seed, self.blocks.new_table(), request.new_detokenizer())
             sequence.token_ids[parent.num_prompt_tokens :] = found.token_ids
             sequence.score = found.score
-            self.end(sequence, found.finish_reason)
+            self.end(request, sequence, found.finish_reason)
             ended.append(sequence)
         for beam in request.sequences:
             self.blocks.free(beam)
@@ -158,6 +172,27 @@ class Decoder:
             output_token_ids=sequence.output_token_ids,
             stop_token_ids=(*eos_ids, *params.stop_token_ids),
         )
+
+
+def describe(error: BaseException) -> str:
+    """What a caller is told of an exception that ended a request."""
+    return f"{type(error).__name__}: {error}"
+
+
+def sample_each(logits: torch.Tensor, rows: list[SamplingRow]) -> list[SampledToken | Exception]:
+    """A token for each row, or what `sample` raises for it.
+
+    A draw depends on its row alone. So where a batch fails, its halves are tried, down to the rows at fault.
+    """
+    try:
+        return list(sample(logits, rows))
+    except FATAL_ERRORS:
+        raise
+    except Exception as error:
+        if len(rows) == 1:
+            return [error]
+        half = len(rows) // 2
+        return sample_each(logits[:half], rows[:half]) + sample_each(logits[half:], rows[half:])
 
 
 def fan_out(request: Request, blocks: BlockManager) -> list[Sequence]:

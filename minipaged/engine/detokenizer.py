@@ -2,19 +2,24 @@
 
 A token may end inside a character, and the text so far may be the beginning of a stop string. Both are held
 back until more is known. The cost of a token doesn't depend on how many came before it.
-Page: docs/concepts/detokenization.md.
+
+Why not `tokenizers.decoders.DecodeStream`: with tokenizers 0.23.3 it fails ten tests of
+tests/engine/test_detokenizer.py. It releases text only where its whole buffer ends with a whole character:
+- test_a_prompt_that_ends_inside_a_character: it repeats the prompt ("Hello 삼" instead of "삼").
+- test_a_syllable_comes_out_with_its_last_byte: it gives "", "", "", "삼겹살" instead of "", "삼", "겹", "살".
+- test_replacement_characters_without_end_are_given_out_as_they_come: 100 tokens give no text at all.
 """
 
 from __future__ import annotations
 
 import codecs
 import re
-from collections import deque
 from collections.abc import Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from ..errors import InvalidRequestError
+from .stop_strings import StopMatcher
 
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _MAX_CHARACTER = 4  # bytes of the longest UTF-8 character, hence tokens that can share one
@@ -27,9 +32,10 @@ class IncrementalDetokenizer:
     tokenizer: one of transformers' tokenizers, or None: the text is then always empty.
     prompt_token_ids: what the output continues. Its text is never given out, but a character that the prompt
         leaves unfinished and the output completes is.
-    stop: strings that end the text. The one that is complete first wins, the longest of those that end at
-        the same character; it and all behind it are cut off, whatever tokens the text came in.
-    include_stop_str_in_output: keep the stop string itself.
+    stop: strings that end the text. They are searched in the output with its special tokens, as Hugging
+        Face does, even where the text leaves these out. The one that is complete first wins, the longest of
+        those that end at the same character; it and all behind it are cut off, whatever tokens it came in.
+    include_stop_str_in_output: keep the stop string itself, less its special tokens where these are left out.
     min_tokens: stop strings completed by an earlier token than this are let pass.
 
     Raises InvalidRequestError for stop strings without a tokenizer.
@@ -68,22 +74,26 @@ class IncrementalDetokenizer:
     def add(self, token_id: int) -> str:
         """Take in the next token and return the text that is now certain; nothing after a stop string."""
         self._num_tokens += 1
-        return self._release(self._decoder.add(token_id)) if self._decoder else ""
+        if self._decoder is None:
+            return ""
+        text = self._search(self._decoder.add(token_id))
+        if self._matcher:
+            text += self._search(self._decoder.hidden_text(token_id), shown=False)
+        self._released.append(text)
+        return text
 
     def flush(self) -> str:
         """Return what was held back, at the end of the output; an unfinished character becomes U+FFFD."""
-        text = self._release(self._decoder.flush()) if self._decoder else ""
-        if self._matcher:
-            rest = self._matcher.flush()
-            self._released.append(rest)
-            text += rest
-        return text
-
-    def _release(self, text: str) -> str:
-        if self._matcher:
-            text = self._matcher.feed(text, armed=self._num_tokens >= self._min_tokens)
+        text = self._search(self._decoder.flush()) if self._decoder else ""
+        text += self._matcher.flush() if self._matcher else ""
         self._released.append(text)
         return text
+
+    def _search(self, text: str, shown: bool = True) -> str:
+        """Search for stop strings; return the text that can't belong to one."""
+        if not self._matcher:
+            return text
+        return self._matcher.feed(text, armed=self._num_tokens >= self._min_tokens, shown=shown)
 
 
 class TokenDecoder:
@@ -118,14 +128,21 @@ class TokenDecoder:
         if data == b"":
             return ""
         if data is None:
-            return self._end_bytes() + self._decode_piece(token_id)
+            return self._decode_bytes(b"", final=True) + self._decode_piece(token_id)
         text = self._end_piece() + self._decode_bytes(data)
         self._context = self._context or [token_id]
         return text
 
+    def hidden_text(self, token_id: int) -> str:
+        """The text of a special token that `add` leaves out, "" for any other token."""
+        if self._token_bytes(token_id) != b"":
+            return ""
+        shown = self._decode(self._context, skip_special_tokens=False)
+        return self._decode([*self._context, token_id], skip_special_tokens=False)[len(shown) :]
+
     def flush(self) -> str:
         """The text of what is unfinished."""
-        return self._end_piece() + self._end_bytes()
+        return self._end_piece() + self._decode_bytes(b"", final=True)
 
     def _enter(self, prompt_token_ids: Sequence[int]) -> bytes:
         """Take the prompt's last token as context; return the bytes of a character the prompt leaves open."""
@@ -143,17 +160,12 @@ class TokenDecoder:
         utf8.decode(tail)
         return utf8.getstate()[0]
 
-    def _decode_bytes(self, data: bytes) -> str:
-        if self._prompt_tail and not _continues(self._prompt_tail, data):
+    def _decode_bytes(self, data: bytes, final: bool = False) -> str:
+        """The whole characters of `data` and what was left before it; all of it where it is the last."""
+        if self._prompt_tail and (final or not _continues(self._prompt_tail, data)):
             self._utf8.reset()  # broken in the prompt: its U+FFFD is the prompt's
         self._prompt_tail = b""
-        return self._utf8.decode(data)
-
-    def _end_bytes(self) -> str:
-        if self._prompt_tail:
-            self._utf8.reset()
-        self._prompt_tail = b""
-        return self._utf8.decode(b"", final=True)
+        return self._utf8.decode(data, final)
 
     def _decode_piece(self, token_id: int) -> str:
         self._pending.append(token_id)
@@ -171,11 +183,13 @@ class TokenDecoder:
         return text
 
     def _pending_text(self) -> str:
-        return self._decode(self._context + self._pending)[len(self._decode(self._context)) :]
+        before = self._decode(self._context, self._skip_special_tokens)
+        return self._decode(self._context + self._pending, self._skip_special_tokens)[len(before) :]
 
-    def _decode(self, token_ids: list[int], skip_special_tokens: bool | None = None) -> str:
-        skip = self._skip_special_tokens if skip_special_tokens is None else skip_special_tokens
-        return self._tokenizer.decode(token_ids, skip_special_tokens=skip, clean_up_tokenization_spaces=False)
+    def _decode(self, token_ids: list[int], skip_special_tokens: bool) -> str:
+        return self._tokenizer.decode(
+            token_ids, skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False
+        )
 
     def _token_bytes(self, token_id: int) -> bytes | None:
         """What a token adds: bytes (none for one that isn't shown), or None where only `decode` knows."""
@@ -186,83 +200,13 @@ class TokenDecoder:
 
     def _find_bytes(self, token_id: int) -> bytes | None:
         piece = self._tokenizer.convert_ids_to_tokens(token_id)
-        is_skipped = not self._decode([token_id]) and bool(self._decode([token_id], False))
-        if piece is None or is_skipped:
+        text = self._decode([token_id], self._skip_special_tokens)
+        if piece is None or (not text and self._decode([token_id], skip_special_tokens=False)):
             return b""
         if self._is_byte_level:
             return _bytes_of_piece(piece)
         match = _BYTE_PIECE.fullmatch(piece)
-        if match and self._decode([token_id]) != piece:
-            return bytes([int(match[1], 16)])
-        return None
-
-
-class StopMatcher:
-    """Finds the first of several strings to be complete in a text that comes in parts.
-
-    Aho and Corasick's automaton (Communications of the ACM 18(6), 1975): a node is a beginning of some stop
-    string, the current node the longest one that the text ends with. Its length is what must be held back.
-    """
-
-    def __init__(self, strings: Sequence[str], include_found: bool = False) -> None:
-        self.found: str | None = None
-        self._include_found = include_found
-        self._held = ""
-        self._node = 0
-        self._next: list[dict[str, int]] = [{}]
-        self._depth = [0]
-        self._string: list[str | None] = [None]  # the longest stop string that ends at a node
-        for string in strings:
-            self._insert(string)
-        self._shorter = [0] * len(self._next)  # the node of the longest proper suffix
-        self._link()
-
-    def feed(self, text: str, armed: bool = True) -> str:
-        """Take in text and return what can't belong to a stop string. Where not armed, none is found."""
-        if self.found is not None:
-            return ""
-        for end, character in enumerate(text, start=1):
-            self._node = self._step(self._node, character)
-            string = self._string[self._node]
-            if armed and string is not None:
-                self.found = string
-                seen, self._held = self._held + text[:end], ""
-                return seen if self._include_found else seen[: len(seen) - len(string)]
-        seen = self._held + text
-        certain = len(seen) - (0 if self._include_found else self._depth[self._node])
-        self._held = seen[certain:]
-        return seen[:certain]
-
-    def flush(self) -> str:
-        """Return what was held back: the text has ended, and no stop string came of it."""
-        held, self._held, self._node = self._held, "", 0
-        return held
-
-    def _step(self, node: int, character: str) -> int:
-        while node and character not in self._next[node]:
-            node = self._shorter[node]
-        return self._next[node].get(character, 0)
-
-    def _insert(self, string: str) -> None:
-        node = 0
-        for character in string:
-            if character not in self._next[node]:
-                self._next[node][character] = len(self._next)
-                self._next.append({})
-                self._depth.append(self._depth[node] + 1)
-                self._string.append(None)
-            node = self._next[node][character]
-        self._string[node] = string
-
-    def _link(self) -> None:
-        """Breadth first, so that the shorter nodes are linked already."""
-        queue = deque(self._next[0].values())
-        while queue:
-            node = queue.popleft()
-            self._string[node] = self._string[node] or self._string[self._shorter[node]]
-            for character, child in self._next[node].items():
-                self._shorter[child] = self._step(self._shorter[node], character)
-                queue.append(child)
+        return bytes([int(match[1], 16)]) if match and text != piece else None
 
 
 def _continues(start: bytes, data: bytes) -> bool:

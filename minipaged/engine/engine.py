@@ -20,7 +20,7 @@ from ..models.loading import LoadedModel
 from ..outputs import CacheStats, CompletionOutput, RequestOutput
 from ..sampling_params import BeamSearchParams, SamplingParams
 from .block_manager import REFERENCE, BlockManager, Parts
-from .decoding import Decoder
+from .decoding import Decoder, describe
 from .inbox import Inbox
 from .intake import Intake
 from .interrupts import interrupts_wait
@@ -186,7 +186,7 @@ class LLMEngine:
                 *((request, "error") for request in dict.fromkeys(concerned)),
             ]:
                 if request.unfinished:
-                    request.error = f"{type(error).__name__}: {error}"
+                    request.error = describe(error)
                     self._finish(request, reason)
                 elif request in self.scheduler.running:  # it had just come to its end
                     self._report(request)

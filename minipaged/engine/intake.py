@@ -11,12 +11,12 @@ from collections.abc import Sequence as SequenceOf
 from functools import partial
 from operator import index
 from random import Random
-from typing import Any
+from typing import Any, NoReturn
 
 from ..config import EngineConfig
 from ..errors import InvalidRequestError
 from ..models.loading import LoadedModel
-from ..sampling_params import BeamSearchParams, SamplingParams
+from ..sampling_params import BeamSearchParams, SamplingParams, shown
 from .beam_search import BeamSearch
 from .block_manager import BlockManager
 from .detokenizer import IncrementalDetokenizer
@@ -42,9 +42,12 @@ class Intake:
     ) -> Request:
         """A request ready to wait in line. Raises InvalidRequestError."""
         if not isinstance(params, (SamplingParams, BeamSearchParams)):
-            raise InvalidRequestError(f"params must be SamplingParams or BeamSearchParams, got {params!r}")
+            raise InvalidRequestError(
+                f"params must be SamplingParams or BeamSearchParams, got {shown(params)}"
+            )
         token_ids = self._tokenize(prompt)
         self._check_length(len(token_ids))
+        self._check_embeddings(token_ids)
         max_tokens = min(params.max_tokens, self.max_model_len - len(token_ids))
         beam_search = None
         if isinstance(params, BeamSearchParams):
@@ -57,6 +60,7 @@ class Intake:
                 )
             params = SamplingParams(max_tokens=params.max_tokens, ignore_eos=params.ignore_eos)
         self._check_width("n", params.n)
+        self._check_stop_tokens(params.stop_token_ids)
         seed = params.seed if params.seed is not None else self._seeds.getrandbits(64)
         new_detokenizer = partial(
             IncrementalDetokenizer,
@@ -89,30 +93,52 @@ class Intake:
         """Refuse more sequences than a step may hold: all of a request's run together."""
         if num_sequences > self.max_num_sequences:
             raise InvalidRequestError(
-                f"{name}={num_sequences} sequences can never run together: max_num_seqs and "
+                f"{name}={shown(num_sequences)} sequences can never run together: max_num_seqs and "
                 f"max_num_batched_tokens allow {self.max_num_sequences} in a step"
             )
 
     def _tokenize(self, prompt: str | SequenceOf[int]) -> list[int]:
-        """Token ids of a text, or the given ones once they are known to be ids of this vocabulary."""
+        """Token ids of a text, or the given ones as plain integers."""
         if isinstance(prompt, str):
             return self._tokenize_text(prompt)
         if hasattr(prompt, "tolist"):
             prompt = prompt.tolist()
         if isinstance(prompt, (bytes, Mapping, Set)) or not isinstance(prompt, Iterable):
-            raise InvalidRequestError(f"prompt must be a text or a list of token ids, got {prompt!r}")
+            raise InvalidRequestError(f"prompt must be a text or a list of token ids, got {shown(prompt)}")
         given: list[Any] = list(prompt)
         token_ids = []
         for token_id in given:
+            if isinstance(token_id, bool):
+                self._refuse_token(token_id)
             try:  # numpy's and torch's integers too
                 token_ids.append(index(token_id))
             except TypeError:
-                token_ids.append(-1)
-            if isinstance(token_id, bool) or not 0 <= token_ids[-1] < self.loaded.vocab_size:
-                raise InvalidRequestError(
-                    f"prompt must hold token ids from 0 to {self.loaded.vocab_size - 1}, got {token_id!r}"
-                )
+                self._refuse_token(token_id)
         return token_ids
+
+    def _check_embeddings(self, token_ids: list[int]) -> None:
+        """Refuse a token that the model has no embedding for: a tokenizer may know more tokens than it."""
+        for token_id in token_ids:
+            if not 0 <= token_id < self.loaded.num_embeddings:
+                self._refuse_token(token_id)
+
+    def _refuse_token(self, token_id: Any) -> NoReturn:
+        tokenizer, named = self.loaded.tokenizer, ""
+        if tokenizer is not None and type(token_id) is int and 0 <= token_id < len(tokenizer):
+            named = f", the token {shown(tokenizer.convert_ids_to_tokens(token_id))}, which has no embedding"
+        raise InvalidRequestError(
+            f"prompt must hold token ids from 0 to {self.loaded.num_embeddings - 1}, "
+            f"got {shown(token_id)}{named}"
+        )
+
+    def _check_stop_tokens(self, token_ids: tuple[int, ...]) -> None:
+        """Refuse a stop token that the model can't generate, as vLLM does."""
+        for token_id in token_ids:
+            if token_id >= self.loaded.vocab_size:
+                raise InvalidRequestError(
+                    f"stop_token_ids must hold token ids from 0 to {self.loaded.vocab_size - 1}, "
+                    f"got {shown(token_id)}"
+                )
 
     def _tokenize_text(self, text: str) -> list[int]:
         if self.loaded.tokenizer is None:

@@ -38,6 +38,7 @@ class ModelRunner:
         if self.device.type == "cpu":
             huge_pages.move_weights(self.model)
         self.backend = get_backend(config.attention_backend, self.device)
+        self.vocab_size = loaded.vocab_size
         self.shape = KVShape(loaded.num_layers, loaded.num_kv_heads, loaded.head_dim, loaded.model.dtype)
         self.block_size = config.block_size
         self._max_model_len = max_model_len
@@ -83,7 +84,8 @@ class ModelRunner:
             logits_to_keep=batch.logit_indices,
             paged=PagedStep(batch, cache, self.backend),
         )
-        return output.logits[0]
+        # A token without an embedding could never be continued, so its logits don't count.
+        return output.logits[0, :, : self.vocab_size]
 
     def _host_blocks(self, config: EngineConfig) -> int:
         """How many blocks `swap_space` holds."""

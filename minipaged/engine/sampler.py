@@ -128,7 +128,10 @@ def token_weights(logits: torch.Tensor, rows: Sequence[SamplingRow]) -> torch.Te
     as the most likely token, for a vocabulary of 49,152.
     """
     vocab = logits.shape[-1]
-    asked = [[row.params.temperature, row.params.top_k, row.params.top_p, row.params.min_p] for row in rows]
+    asked = [
+        [row.params.temperature, min(row.params.top_k, vocab), row.params.top_p, row.params.min_p]
+        for row in rows
+    ]
     columns = torch.tensor(asked, dtype=torch.float64, device=logits.device)
     temperature, top_k, top_p, min_p = columns.unsqueeze(-1).unbind(1)
     scale = 2.0 ** (53 - vocab.bit_length())
@@ -178,7 +181,10 @@ def _argmax(logits: torch.Tensor) -> torch.Tensor:
 
 
 def _penalise_repetition(logits: torch.Tensor, rows: list[SamplingRow]) -> None:
-    """Keskar et al., 2019 (arXiv:1909.05858), section 4.1, with the sign handled as transformers does."""
+    """Keskar et al., 2019 (arXiv:1909.05858), section 4.1, with the sign handled as transformers does.
+
+    A finite logit stays finite: an extreme penalty makes tokens certain or impossible, and no row invalid.
+    """
     used = [
         [*row.prompt_token_ids, *row.output_token_ids] if row.params.repetition_penalty != 1 else ()
         for row in rows
@@ -187,7 +193,9 @@ def _penalise_repetition(logits: torch.Tensor, rows: list[SamplingRow]) -> None:
     factors = [row.params.repetition_penalty for row in rows]
     penalty = torch.tensor(factors, dtype=torch.float64, device=logits.device)[row_ids]
     old = logits[row_ids, token_ids]
-    logits[row_ids, token_ids] = torch.where(old < 0, old * penalty, old / penalty)
+    limit = torch.finfo(torch.float64).max
+    new = torch.where(old < 0, old * penalty, old / penalty).clamp_(-limit, limit)
+    logits[row_ids, token_ids] = torch.where(old.isfinite(), new, old)
 
 
 def _penalise_presence(logits: torch.Tensor, rows: list[SamplingRow]) -> None:
@@ -204,7 +212,12 @@ def _penalise_presence(logits: torch.Tensor, rows: list[SamplingRow]) -> None:
 
 def _mask_stop_tokens(logits: torch.Tensor, rows: list[SamplingRow]) -> None:
     """Make every stop token impossible in rows that may not end yet."""
-    row_ids, token_ids, _ = _pairs([row.stop_token_ids if row.masks_stop else () for row in rows], logits)
+    vocab = logits.shape[-1]
+    masked = [
+        [token_id for token_id in row.stop_token_ids if 0 <= token_id < vocab] if row.masks_stop else ()
+        for row in rows
+    ]
+    row_ids, token_ids, _ = _pairs(masked, logits)
     logits[row_ids, token_ids] = -torch.inf
 
 

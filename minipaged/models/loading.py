@@ -45,7 +45,8 @@ class LoadedModel:
     tokenizer: Any | None
     eos_token_ids: frozenset[int]
     max_model_len: int  # tokens: prompt and output together
-    vocab_size: int
+    vocab_size: int  # token ids that it can generate: the rows of its output layer that have an embedding
+    num_embeddings: int  # token ids that it can read: may be more, or fewer than its tokenizer has
     num_layers: int
     num_attention_heads: int
     num_kv_heads: int
@@ -86,7 +87,8 @@ def load_model(
         tokenizer=tokenizer,
         eos_token_ids=_eos_token_ids(network),
         max_model_len=length_limit(network.config),
-        vocab_size=network.config.get_text_config(decoder=True).vocab_size,
+        vocab_size=min(_num_outputs(network), network.get_input_embeddings().num_embeddings),
+        num_embeddings=network.get_input_embeddings().num_embeddings,
         num_layers=shape.num_layers,
         num_attention_heads=shape.num_attention_heads,
         num_kv_heads=shape.num_kv_heads,
@@ -161,6 +163,14 @@ def _eos_token_ids(network: Any) -> frozenset[int]:
         if ids is not None:
             return frozenset([ids] if isinstance(ids, int) else ids)
     return frozenset()
+
+
+def _num_outputs(network: Any) -> int:
+    """Rows of the output layer, hence logits of a token."""
+    layer = network.get_output_embeddings()
+    if layer is None:
+        return int(network.config.get_text_config(decoder=True).vocab_size)
+    return int(layer.weight.shape[0])
 
 
 def length_limit(config: Any) -> int:

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from minipaged.engine.detokenizer import IncrementalDetokenizer, StopMatcher
+from minipaged.engine.detokenizer import IncrementalDetokenizer
+from minipaged.engine.stop_strings import StopMatcher
 from minipaged.errors import InvalidRequestError
 from minipaged.models.default_model import ensure_default_model
 

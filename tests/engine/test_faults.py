@@ -104,7 +104,10 @@ def test_the_kth_call_raises_for_every_k(
             last, raised = serve(fresh)
         assert last.keys() == REQUESTS.keys() and all(output.finished for output in last.values())
         ended = [name for name in last if last[name].outputs[0].finish_reason == "error"]
-        assert raised == 1 and ended
+        if place == "sample":  # tried again row by row: only a row that fails alone as well is at fault
+            assert raised == 0 and len(ended) <= 1
+        else:
+            assert raised == 1 and ended
         for name, output in last.items():
             if name in ended:
                 assert f"{place}, call {at}" in output.error

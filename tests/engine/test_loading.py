@@ -80,6 +80,7 @@ class TestFacts:
             "eos_token_ids": frozenset({2}),
             "max_model_len": 128,
             "vocab_size": 64,
+            "num_embeddings": 64,
             "num_layers": 2,
             "num_attention_heads": 4,
             "num_kv_heads": 2,

@@ -23,7 +23,11 @@ from stub_engine import VOCAB, StubRunner
 def stub_llm(monkeypatch: pytest.MonkeyPatch) -> Callable[..., LLM]:
     """A function that makes an `LLM` on the stub: 13 blocks of 4 tokens, swap, chunks of 16 tokens."""
     loaded = SimpleNamespace(
-        tokenizer=None, eos_token_ids=frozenset({VOCAB - 1}), vocab_size=VOCAB, max_model_len=64
+        tokenizer=None,
+        eos_token_ids=frozenset({VOCAB - 1}),
+        vocab_size=VOCAB,
+        num_embeddings=VOCAB,
+        max_model_len=64,
     )
     monkeypatch.setattr(minipaged.llm, "load_model", lambda *_, **__: loaded)
     monkeypatch.setattr(minipaged.engine.engine, "ModelRunner", StubRunner)
