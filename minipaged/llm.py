@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from itertools import count
@@ -15,12 +16,15 @@ from .config import EngineConfig
 from .engine.engine import LLMEngine
 from .engine.model_hook import ATTENTION_NAME
 from .errors import EngineInUseError, InvalidRequestError
+from .models.facts import changed_parameters
 from .models.loading import load_model
 from .outputs import CacheStats, RequestOutput
 from .sampling_params import BeamSearchParams, SamplingParams
 
 Prompt = str | Sequence[int]
 Message = Mapping[str, str]
+
+logger = logging.getLogger(__name__)
 
 
 class LLM:
@@ -41,6 +45,10 @@ class LLM:
         self.engine = LLMEngine(loaded, config, **books)
         self._numbers = count()
         self._serving = RLock()
+        if changed := changed_parameters(loaded.default_params):
+            logger.warning(
+                "%s: generate and chat without SamplingParams use generation_config.json: %s", model, changed
+            )
 
     @property
     def tokenizer(self) -> Any:
@@ -55,10 +63,17 @@ class LLM:
     ) -> list[RequestOutput]:
         """Generate for one prompt or many (texts, or lists of token ids), in the order given.
 
-        params: one for all, or one a prompt. Raises InvalidRequestError before anything is generated.
+        params: one for all, or one a prompt, which stand as given; without them the model's own, see
+        `get_default_sampling_params`. Raises InvalidRequestError before anything is generated.
         """
         batch = _as_prompts(prompts)
+        if params is None:
+            params = self.get_default_sampling_params()
         return self._serve(batch, _as_params(params, len(batch)), use_tqdm)
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """What the model's generation_config.json asks for; `dataclasses.replace` changes some of it."""
+        return self.engine.loaded.default_params
 
     def chat(
         self,
@@ -145,12 +160,10 @@ def _as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     return batch  # type: ignore[return-value]
 
 
-def _as_params(
-    params: SamplingParams | Sequence[SamplingParams] | None, num_prompts: int
-) -> list[SamplingParams]:
+def _as_params(params: SamplingParams | Sequence[SamplingParams], num_prompts: int) -> list[SamplingParams]:
     """One set of parameters a prompt."""
-    if params is None or isinstance(params, SamplingParams):
-        return [params or SamplingParams()] * num_prompts
+    if isinstance(params, SamplingParams):
+        return [params] * num_prompts
     each = list(params) if isinstance(params, Sequence) else [params]
     if len(each) != num_prompts:
         raise InvalidRequestError(f"params has {len(each)} entries for {num_prompts} prompts")

@@ -78,7 +78,9 @@ def add_engine_arguments(command: argparse.ArgumentParser) -> None:
 
 def add_sampling_arguments(command: argparse.ArgumentParser, max_tokens: int = 64) -> None:
     """How tokens are chosen, and when to stop."""
-    group = command.add_argument_group("sampling")
+    group = command.add_argument_group(
+        "sampling", "These values stand as given: a model's generation_config.json is not used."
+    )
     group.add_argument("--max-tokens", type=int, default=max_tokens, metavar="N")
     group.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0 is greedy")
     group.add_argument("--top-p", type=float, default=1.0, metavar="P")

@@ -43,17 +43,21 @@ class ModelRunner:
         self.block_size = config.block_size
         self._max_model_len = max_model_len
         max_blocks = num_blocks_for(max_model_len, config.block_size)
+        self.num_blocks = config.num_blocks or self._affordable_blocks(
+            config, config.max_num_seqs * max_blocks
+        )
         self._builder = BatchBuilder(
             max_num_tokens=config.max_num_batched_tokens,
             max_num_seqs=config.max_num_seqs,
-            max_blocks=max_blocks,
+            # A table names each block of the pool once at most. A model's limit alone may be 10**12 tokens.
+            max_blocks=min(max_blocks, self.num_blocks),
             block_size=config.block_size,
             device=self.device,
         )
-        num_blocks = config.num_blocks or self._affordable_blocks(config, config.max_num_seqs * max_blocks)
-        self.num_blocks = num_blocks
         self.num_host_blocks = self._host_blocks(config)
-        self.cache = KVCache(num_blocks, config.block_size, self.shape, self.device, self.num_host_blocks)
+        self.cache = KVCache(
+            self.num_blocks, config.block_size, self.shape, self.device, self.num_host_blocks
+        )
 
     def execute(self, step: Schedule) -> torch.Tensor:
         """Copy blocks, run the forward, and return the logits [rows, vocab] of rows that sample."""

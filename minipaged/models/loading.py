@@ -10,19 +10,22 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import huggingface_hub
 import torch
 import transformers
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PretrainedConfig
 
 from ..errors import BackendUnavailableError, InvalidConfigError, MinipagedError, ModelNotSupportedError
+from ..sampling_params import SamplingParams
+from .facts import eos_token_ids, length_limit, position_limit, sampling_defaults, vocabulary
 from .source import ModelSource, find_model
 from .support import check_config, one_line
 from .trial import check_supported
+from .weight_files import StoredTensors, check_fit, check_layer_count, read_headers
 
 DTYPES = {
     "float32": torch.float32,
@@ -30,7 +33,6 @@ DTYPES = {
     "float16": torch.float16,
     "bfloat16": torch.bfloat16,
 }
-_LENGTH_NAMES = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "max_sequence_length")
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +53,7 @@ class LoadedModel:
     num_attention_heads: int
     num_kv_heads: int
     head_dim: int
+    default_params: SamplingParams = field(default_factory=SamplingParams)  # of generation_config.json
 
 
 def load_model(
@@ -74,10 +77,11 @@ def load_model(
         source = find_model(str(model))
     with quiet_libraries(bars=not Path(source.location).exists()):
         config = _load_config(source)
-        check_config(config)
         network = _load_weights(source, _torch_dtype(dtype, config, target))
         network = network.to(target).eval().requires_grad_(False)
-        shape = check_supported(network.config, network)
+        with _named_errors(source, "its config.json can't be used"):
+            shape = check_supported(network.config, network)
+            facts = _facts(source, network)
         network.set_attn_implementation(attn_implementation)
         tokenizer = _load_tokenizer(source)
     return LoadedModel(
@@ -85,15 +89,32 @@ def load_model(
         model=network,
         config=network.config,
         tokenizer=tokenizer,
-        eos_token_ids=_eos_token_ids(network),
-        max_model_len=length_limit(network.config),
-        vocab_size=min(_num_outputs(network), network.get_input_embeddings().num_embeddings),
-        num_embeddings=network.get_input_embeddings().num_embeddings,
         num_layers=shape.num_layers,
         num_attention_heads=shape.num_attention_heads,
         num_kv_heads=shape.num_kv_heads,
         head_dim=shape.head_dim,
+        **facts,
     )
+
+
+def _facts(source: ModelSource, network: Any) -> dict[str, Any]:
+    """What the configuration files say besides sizes."""
+    text = network.config.get_text_config(decoder=True)
+    vocab_size, num_embeddings = vocabulary(network)
+    limit = length_limit(network.config)
+    if limit < position_limit(text):
+        logger.warning(
+            "%s: its rotary scaling is constant up to %d tokens only: max_model_len is limited to that",
+            source.name,
+            limit,
+        )
+    return {
+        "max_model_len": limit,
+        "vocab_size": vocab_size,
+        "num_embeddings": num_embeddings,
+        "eos_token_ids": eos_token_ids(network, vocab_size),
+        "default_params": sampling_defaults(network.generation_config),
+    }
 
 
 def _device(device: str) -> torch.device:
@@ -119,10 +140,30 @@ def _torch_dtype(dtype: str, config: Any, device: torch.device) -> torch.dtype |
 
 
 def _load_config(source: ModelSource) -> Any:
+    """The configuration, once it is known to fit the weight files and to be of a kind that can run."""
+    with _named_errors(source, "its weights can't be read"):
+        stored = _stored_tensors(source)
     with _named_errors(source, "its config.json can't be used"):
         if source.gguf is not None:
-            return source.gguf.config
-        return AutoConfig.from_pretrained(source.location, trust_remote_code=False, **dict(source.options))
+            config = source.gguf.config
+        else:
+            options = dict(source.options)
+            settings, _ = PretrainedConfig.get_config_dict(source.location, **options)
+            check_layer_count(settings, stored)
+            config = AutoConfig.from_pretrained(source.location, trust_remote_code=False, **options)
+        check_config(config)
+        layers = {"num_hidden_layers": config.get_text_config(decoder=True).num_hidden_layers}
+        check_layer_count(layers, stored)
+        if stored is not None:
+            check_fit(config, stored)
+        return config
+
+
+def _stored_tensors(source: ModelSource) -> StoredTensors | None:
+    """What the weight files hold, without reading the weights; None if they are not on this machine."""
+    if source.gguf is not None:
+        return source.gguf.stored
+    return read_headers(Path(source.location)) if Path(source.location).is_dir() else None
 
 
 def _load_weights(source: ModelSource, dtype: torch.dtype | str) -> Any:
@@ -153,49 +194,6 @@ def _load_tokenizer(source: ModelSource) -> Any | None:
         if source.gguf is not None:
             return source.gguf.tokenizer()
         return AutoTokenizer.from_pretrained(source.location, trust_remote_code=False, **dict(source.options))
-
-
-def _eos_token_ids(network: Any) -> frozenset[int]:
-    """Every id that ends a text: the generation config's, else the configuration's (a number or a list)."""
-    text = network.config.get_text_config(decoder=True)
-    for holder in (network.generation_config, network.config, text):
-        ids = getattr(holder, "eos_token_id", None)
-        if ids is not None:
-            return frozenset([ids] if isinstance(ids, int) else ids)
-    return frozenset()
-
-
-def _num_outputs(network: Any) -> int:
-    """Rows of the output layer, hence logits of a token."""
-    layer = network.get_output_embeddings()
-    if layer is None:
-        return int(network.config.get_text_config(decoder=True).vocab_size)
-    return int(layer.weight.shape[0])
-
-
-def length_limit(config: Any) -> int:
-    """Tokens of the longest text, as the configuration gives it.
-
-    Two kinds of rotary scaling, "longrope" and "dynamic", change all frequencies once the longest sequence
-    of a batch passes a length: keys already in the cache would then be wrong, and company would change
-    tokens. For them the limit is that length.
-    """
-    text = config.get_text_config(decoder=True)
-    found = (getattr(text, name, None) for name in _LENGTH_NAMES)
-    limit = next((each for each in found if isinstance(each, int) and each > 0), None)
-    if limit is None:
-        raise ModelNotSupportedError(f"the configuration of {config.model_type} gives no maximal length")
-    rope = getattr(text, "rope_parameters", None) or {}
-    for settings in [rope, *(each for each in rope.values() if isinstance(each, dict))]:
-        original = settings.get("original_max_position_embeddings")
-        if settings.get("rope_type") in ("longrope", "dynamic") and original is not None and original < limit:
-            logger.warning(
-                "%s rotary scaling is constant up to %d tokens only: max_model_len is limited to that",
-                settings["rope_type"],
-                original,
-            )
-            limit = original
-    return limit
 
 
 @contextmanager

@@ -15,6 +15,7 @@ import torch
 from transformers import AttentionInterface
 
 from ..errors import ModelNotSupportedError
+from .facts import length_limit
 from .support import check_config, one_line
 
 _TRIAL_NAME = "minipaged_trial"
@@ -218,7 +219,7 @@ def _common_shape(model: Any, trial: _Trial) -> AttentionShape:
 def _check_windows(model: Any, trial: _Trial) -> None:
     """The trial is shorter than a real window, so what the configuration says must have been handed over."""
     text = _text_config(model)
-    limit = getattr(text, "max_position_embeddings", None) or math.inf
+    limit = length_limit(model.config)
 
     def effective(window: int | None) -> int | None:
         return None if window is None or window >= limit else window

@@ -123,7 +123,7 @@ def _read_shape(path: Path) -> ModelShape:
     import torch
     import transformers
 
-    from ..models.loading import length_limit
+    from ..models.facts import length_limit
 
     try:
         config: Any = transformers.AutoConfig.from_pretrained(path)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+import time
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -71,8 +73,18 @@ def interleave(rows: np.ndarray, heads: int) -> np.ndarray:
     return rows[order]
 
 
-def write_gguf(path: Path, model: Any, architecture: str, extra: dict[str, Any] | None = None,
-               rope_factors: bool = False, rule: str = "smollm") -> Path:  # fmt: skip
+def write_gguf(
+    path: Path,
+    model: Any,
+    architecture: str,
+    extra: dict[str, Any] | None = None,
+    rope_factors: bool = False,
+    rule: str = "smollm",
+    *,
+    tokenizer: dict[str, int] | None = None,
+    split: dict[str, int] | None = None,
+    tensors: dict[str, Any] | None = None,
+) -> Path:
     config = model.config
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_name("tiny")
@@ -88,6 +100,10 @@ def write_gguf(path: Path, model: Any, architecture: str, extra: dict[str, Any] 
     for key, value in (extra or {}).items():
         add = writer.add_string if isinstance(value, str) else writer.add_uint32
         add(f"{architecture}.{key}", value)
+    for key, number in (tokenizer or {}).items():
+        writer.add_uint32(f"tokenizer.ggml.{key}", number)
+    for key, number in (split or {}).items():
+        writer.add_uint16(f"split.{key}", number)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(rule)
     writer.add_token_list(TOKENS)
@@ -111,6 +127,8 @@ def write_gguf(path: Path, model: Any, architecture: str, extra: dict[str, Any] 
                 values, config.num_attention_heads if is_query else config.num_key_value_heads
             )
         writer.add_tensor(f"blk.{layer}.{LAYER_NAMES[part]}.{kind}", values)
+    for name, values in (tensors or {}).items():
+        writer.add_tensor(name, values)
     if rope_factors:
         writer.add_tensor("rope_freqs.weight", np.ones(4, dtype=np.float32))
     writer.write_header_to_file()
@@ -194,14 +212,121 @@ def test_metadata_that_agrees_is_not(tmp_path: Path) -> None:
     assert load_model(str(tmp_path)).head_dim == 8
 
 
-def test_other_architectures_are_refused(tmp_path: Path) -> None:
-    writer = gguf.GGUFWriter(tmp_path / "tiny.gguf", "falcon")
+def patched(path: Path, old: bytes, new: bytes) -> Path:
+    """The file with one place in it changed."""
+    content = path.read_bytes()
+    assert content.count(old) == 1 and len(old) == len(new)
+    path.write_bytes(content.replace(old, new))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("architecture", "reason"),
+    [("rwkv6", "can't read from GGUF"), ("lamaa", "can't read"), ("falcon", "attention can't be replaced")],
+)
+def test_other_architectures_are_refused(architecture: str, reason: str, tmp_path: Path) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "tiny.gguf", architecture)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    with pytest.raises(ModelNotSupportedError, match=r"'falcon'.*llama, qwen2, qwen3"):
+    with pytest.raises(ModelNotSupportedError, match=f"{architecture}.*{reason}"):
         load_model(str(tmp_path))
+
+
+def test_a_turn_ends_at_its_own_token(tmp_path: Path) -> None:
+    """llama.cpp stops at eos, eot and eom alike."""
+    tokenizer = {"eot_token_id": 5, "eom_token_id": 7}
+    write_gguf(tmp_path / "tiny.gguf", tiny("llama"), "llama", tokenizer=tokenizer)
+    assert load_model(str(tmp_path)).eos_token_ids == {2, 5, 7}
+
+
+def test_one_part_of_a_split_file_is_refused(tmp_path: Path) -> None:
+    write_gguf(tmp_path / "tiny.gguf", tiny("llama"), "llama", split={"no": 0, "count": 2})
+    with pytest.raises(ModelNotSupportedError, match=r"one of 2 parts .*llama-gguf-split --merge"):
+        load_model(str(tmp_path))
+    write_gguf(tmp_path / "tiny.gguf", tiny("llama"), "llama", split={"no": 0, "count": 1})
+    load_model(str(tmp_path))
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3"])
+def test_a_part_of_a_head_that_is_rotated_is_refused(architecture: str, tmp_path: Path) -> None:
+    extra = {"rope.dimension_count": 4}
+    write_gguf(tmp_path / "tiny.gguf", tiny(architecture, **SPECIAL[architecture]), architecture, extra)
+    with pytest.raises(ModelNotSupportedError, match=r"rope\.dimension_count = 4.* would be ignored"):
+        load_model(str(tmp_path))
+
+
+def test_a_tensor_without_a_place_in_the_model_is_refused(tmp_path: Path) -> None:
+    """Biases of Q in a Llama: transformers leaves them out without a word."""
+    write_gguf(
+        tmp_path / "tiny.gguf", tiny("llama"), "llama", tensors={"blk.0.attn_q.bias": np.ones(32, "f4")}
+    )
+    with pytest.raises(ModelNotSupportedError, match=r"blk\.0\.attn_q\.bias, a tensor that would be ignored"):
+        load_model(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("old", "claim", "reason"),
+    [
+        # an array of token types: its kind (int32), then how many
+        (struct.pack("<IQ", 5, len(TOKENS)), struct.pack("<IQ", 5, 2**40), "claims 1099511627776 entries"),
+        # the tokens: strings
+        (struct.pack("<IQ", 8, len(TOKENS)), struct.pack("<IQ", 8, 2**40), "claims 1099511627776 entries"),
+        (struct.pack("<Q", 4) + b"tiny", struct.pack("<Q", 2**40) + b"tiny", "claims 1099511627776 bytes"),
+        (
+            struct.pack("<Q", 12) + b"general.name",
+            struct.pack("<Q", 2**63) + b"general.name",
+            "claims .* bytes",
+        ),
+        (b"GGUF\3\0\0\0", b"GGUF\4\0\0\0", "its version is 4"),
+    ],
+)
+def test_a_header_s_claims_are_compared_with_the_file(
+    old: bytes, claim: bytes, reason: str, tmp_path: Path
+) -> None:
+    path = patched(write_gguf(tmp_path / "tiny.gguf", tiny("llama"), "llama"), old, claim)
+    start = time.perf_counter()
+    with pytest.raises(ModelNotSupportedError, match=reason):
+        load_model(str(path))
+    assert time.perf_counter() - start < 1
+
+
+@pytest.mark.parametrize(
+    ("offset", "claim", "reason"),
+    [(8, 2**40, "claims 1099511627776 tensors"), (16, 2**40, "claims 1099511627776 metadata keys")],
+)
+def test_a_header_s_counts_are_compared_with_the_file(
+    offset: int, claim: int, reason: str, tmp_path: Path
+) -> None:
+    path = write_gguf(tmp_path / "tiny.gguf", tiny("llama"), "llama")
+    content = bytearray(path.read_bytes())
+    content[offset : offset + 8] = struct.pack("<Q", claim)
+    path.write_bytes(content)
+    with pytest.raises(ModelNotSupportedError, match=reason):
+        load_model(str(path))
+
+
+def test_tensors_that_share_bytes_are_refused(tmp_path: Path) -> None:
+    """A thousand of them would fill the memory from a small file."""
+    path = write_gguf(tmp_path / "tiny.gguf", tiny("llama"), "llama")
+    name = b"output_norm.weight"
+    content = path.read_bytes()
+    place = content.index(name) + len(name) + 4 + 8 + 4  # after its dimensions and type: its offset
+    path.write_bytes(content[:place] + struct.pack("<Q", 0) + content[place + 8 :])
+    with pytest.raises(ModelNotSupportedError, match="its tensors overlap"):
+        load_model(str(path))
+
+
+@pytest.mark.parametrize("layers", [0, 10**9])
+def test_a_number_of_layers_that_can_t_be(layers: int, tmp_path: Path) -> None:
+    model = tiny("qwen2")
+    model.config.num_hidden_layers = layers
+    write_gguf(tmp_path / "tiny.gguf", model, "qwen2")
+    start = time.perf_counter()
+    with pytest.raises(ModelNotSupportedError, match=f"num_hidden_layers.*{layers}"):
+        load_model(str(tmp_path))
+    assert time.perf_counter() - start < 1
 
 
 @pytest.mark.parametrize("kept", [0, 3, 30, 1000, -5000])

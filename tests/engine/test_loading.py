@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import resource
+import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +19,14 @@ import transformers
 from huggingface_hub.errors import OfflineModeIsEnabled, RepositoryNotFoundError
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma3TextConfig,
+    GPT2Config,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+)
 
 from minipaged.errors import (
     BackendUnavailableError,
@@ -25,7 +35,9 @@ from minipaged.errors import (
     ModelNotFoundError,
     ModelNotSupportedError,
 )
+from minipaged.models.facts import length_limit
 from minipaged.models.loading import LoadedModel, load_model
+from minipaged.sampling_params import SamplingParams
 
 IDS = torch.tensor([[5, 9, 33, 7]])
 
@@ -47,6 +59,11 @@ def save_llama(folder: Path, dtype: torch.dtype = torch.float32, **settings: Any
     model = LlamaForCausalLM(config).to(dtype).eval()
     model.save_pretrained(folder)
     return model
+
+
+def peak_memory() -> int:
+    """Bytes that this process has held at most."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 
 
 def edit_config(folder: Path, **changes: Any) -> None:
@@ -85,6 +102,7 @@ class TestFacts:
             "num_attention_heads": 4,
             "num_kv_heads": 2,
             "head_dim": 16,
+            "default_params": SamplingParams(),
         }
 
     def test_a_head_dim_of_its_own_wins(self, tmp_path: Path) -> None:
@@ -120,6 +138,19 @@ class TestFacts:
         (tmp_path / "generation_config.json").write_text(json.dumps(settings))
         assert load_model(str(tmp_path)).eos_token_ids == expected
 
+    def test_an_end_token_outside_the_vocabulary_is_none(self, tmp_path: Path) -> None:
+        save_llama(tmp_path, eos_token_id=[2, -1, 64])
+        assert load_model(str(tmp_path)).eos_token_ids == {2}
+
+    @pytest.mark.parametrize("ids", ["</s>", ["</s>"], [2, "2"], 2.5, [True], {"id": 2}])
+    @pytest.mark.parametrize("file", ["config.json", "generation_config.json"])
+    def test_what_is_no_end_token(self, ids: Any, file: str, tmp_path: Path) -> None:
+        save_llama(tmp_path)
+        (tmp_path / "generation_config.json").write_text("{}")
+        path = tmp_path / file
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"eos_token_id": ids}))
+        assert "eos_token_id" in refused(tmp_path, ModelNotSupportedError)
+
     def test_frequencies_that_change_with_length_limit_it(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -133,18 +164,56 @@ class TestFacts:
         assert load_model(str(tmp_path)).max_model_len == 32
         assert "max_model_len is limited" in caplog.text
 
-    @pytest.mark.parametrize("rope", [
-        {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-         "original_max_position_embeddings": 32},
-        {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32},
-        {"rope_type": "linear", "factor": 4.0},
-        {"rope_type": "dynamic", "factor": 4.0},
+    @pytest.mark.parametrize(("rope", "limit"), [
+        ({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+         "original_max_position_embeddings": 32}, 128),
+        ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}, 128),
+        ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}, 512),
+        ({"rope_type": "yarn", "factor": 4.0}, 512),
+        ({"rope_type": "linear", "factor": 4.0}, 512),
+        ({"rope_type": "linear", "factor": 2.5}, 320),
+        ({"rope_type": "dynamic", "factor": 4.0}, 128),
     ])  # fmt: skip
-    def test_other_scalings_keep_the_configuration_s_limit(
-        self, rope: dict[str, Any], tmp_path: Path
+    def test_linear_and_yarn_scaling_raise_the_limit(
+        self, rope: dict[str, Any], limit: int, tmp_path: Path
     ) -> None:
         save_llama(tmp_path, rope_parameters=rope | {"rope_theta": 1e4})
+        assert load_model(str(tmp_path)).max_model_len == limit
+
+    def test_scaling_of_some_layers_is_part_of_the_limit(self, tmp_path: Path) -> None:
+        """Gemma 3 4B: 131072 positions, the layers without a window scaled by 8."""
+        config = Gemma3TextConfig(max_position_embeddings=131072)
+        config.rope_parameters["full_attention"] |= {"rope_type": "linear", "factor": 8.0}
+        assert length_limit(config) == 131072
+
+    def test_a_limit_that_the_configuration_states_apart(self, tmp_path: Path) -> None:
+        """Command R: 8192 positions in one place, 131072 in the other, which it was made for."""
+        save_llama(tmp_path)
+        edit_config(tmp_path, model_max_length=1024)
+        assert load_model(str(tmp_path)).max_model_len == 1024
+        gpt2 = GPT2Config(n_positions=64, model_max_length=1024)  # learned positions: there are no more
+        assert length_limit(gpt2) == 64
+
+    @pytest.mark.parametrize("limit", [16, 1024, int(1e30)])
+    def test_the_limit_of_a_tokenizer_plays_no_role(self, limit: int, tmp_path: Path) -> None:
+        save_llama(tmp_path)
+        words = Tokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="a"))
+        tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="a", model_max_length=limit)
+        tokenizer.save_pretrained(tmp_path)
         assert load_model(str(tmp_path)).max_model_len == 128
+
+    @pytest.mark.parametrize(
+        ("changes", "named"),
+        [
+            ({"max_position_embeddings": -5}, "max_position_embeddings = -5"),
+            ({"model_max_length": "long"}, "model_max_length = 'long'"),
+            ({"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 0.5}}, "by 0.5"),
+        ],
+    )
+    def test_limits_that_are_none(self, changes: dict[str, Any], named: str, tmp_path: Path) -> None:
+        save_llama(tmp_path)
+        edit_config(tmp_path, **changes)
+        assert named in refused(tmp_path, ModelNotSupportedError)
 
     def test_the_llama_3_frequencies(self, tmp_path: Path) -> None:
         """Ratio to the unscaled ones, worked out by hand: factor 8, bounds 1 and 4, 8192, theta 5e5, D 64."""
@@ -287,6 +356,82 @@ class TestCheckpoints:
         load_model(str(tmp_path))
         sorted(tmp_path.glob("model-*.safetensors"))[1].unlink()
         assert "its weights can't be read" in refused(tmp_path, ModelNotSupportedError)
+
+    @pytest.mark.parametrize("count", [0, -1, -(10**9)])
+    def test_a_model_has_layers(self, count: int, tmp_path: Path) -> None:
+        save_llama(tmp_path)
+        edit_config(tmp_path, num_hidden_layers=count)
+        assert f"num_hidden_layers must be at least 1, got {count}" in refused(
+            tmp_path, ModelNotSupportedError
+        )
+
+    @pytest.mark.parametrize(
+        "name",
+        [
+            "num_hidden_layers",
+            "hidden_size",
+            "intermediate_size",
+            "vocab_size",
+            "num_attention_heads",
+            "num_key_value_heads",
+            "head_dim",
+        ],
+    )
+    @pytest.mark.parametrize("size", [10**9, 10**15])
+    def test_a_configuration_that_doesn_t_fit_its_weights(self, name: str, size: int, tmp_path: Path) -> None:
+        """At once, and without memory: the weights it asks for would fill no machine."""
+        save_llama(tmp_path)
+        edit_config(tmp_path, **{name: size})
+        start, before = time.perf_counter(), peak_memory()
+        refused(tmp_path, ModelNotSupportedError)
+        assert time.perf_counter() - start < 2
+        assert peak_memory() - before < 100 << 20
+
+    @pytest.mark.parametrize("architecture", ["qwen3_moe", "gpt2"])
+    @pytest.mark.parametrize("name", ["num_experts", "n_layer", "num_hidden_layers", "n_positions"])
+    def test_other_sizes_that_don_t_fit(
+        self, architecture: str, name: str, tiny_model: Callable[[str], Path], tmp_path: Path
+    ) -> None:
+        shutil.copytree(tiny_model(architecture), tmp_path / "model")
+        if name not in json.loads((tmp_path / "model" / "config.json").read_text()):
+            pytest.skip(f"{architecture} has no {name}")
+        edit_config(tmp_path / "model", **{name: 10**9})
+        start = time.perf_counter()
+        refused(tmp_path / "model", ModelNotSupportedError)
+        assert time.perf_counter() - start < 2
+
+    @pytest.mark.parametrize(
+        "name", ["../outside.safetensors", "/etc/hostname", "a/../../b", "C:\\b", 5, None]
+    )
+    def test_an_index_names_files_of_its_folder(self, name: Any, tmp_path: Path) -> None:
+        folder = tmp_path / "model"
+        save_llama(folder)
+        (folder / "model.safetensors").rename(tmp_path / "outside.safetensors")
+        names = load_file(tmp_path / "outside.safetensors")
+        index = {"metadata": {}, "weight_map": dict.fromkeys(names, name)}
+        (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+        message = refused(folder, ModelNotSupportedError)
+        assert "model.safetensors.index.json" in message
+        assert repr(name) in message or not isinstance(name, str)
+
+    def test_weights_may_be_links(self, tmp_path: Path) -> None:
+        """As in the hub's cache."""
+        folder = tmp_path / "model"
+        save_llama(folder).save_pretrained(folder, max_shard_size="50KB")
+        (folder / "model.safetensors").unlink()
+        for path in folder.glob("model-*.safetensors"):
+            path.rename(tmp_path / path.name)
+            path.symlink_to(tmp_path / path.name)
+        load_model(str(folder))
+
+    def test_pickled_weights(self, tmp_path: Path) -> None:
+        source = save_llama(tmp_path)
+        (tmp_path / "model.safetensors").unlink()
+        torch.save(source.state_dict(), tmp_path / "pytorch_model.bin")
+        with torch.no_grad():
+            assert torch.equal(load_model(str(tmp_path)).model(IDS).logits, source(IDS).logits)
+        edit_config(tmp_path, vocab_size=10**9)
+        assert "doesn't fit its weight files" in refused(tmp_path, ModelNotSupportedError)
 
     @pytest.mark.parametrize(
         ("text", "reason"),

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from transformers import AutoModelForCausalLM
 
 from minipaged import LLM, SamplingParams
+from minipaged.errors import ModelNotSupportedError
 
 ARCHITECTURES = [
     "llama",
@@ -137,3 +143,82 @@ def test_plain_python_reference(
         attention_backend="reference",
     )
     assert got == hf_greedy("gemma2", some, 6)
+
+
+@pytest.fixture
+def penalised(tiny_model: Callable[[str], Path], tmp_path: Path) -> Path:
+    """A Qwen 2 whose generation_config.json asks for more than end tokens."""
+    folder = shutil.copytree(tiny_model("qwen2"), tmp_path / "model")
+    path = folder / "generation_config.json"
+    asked = {"repetition_penalty": 1.3, "temperature": 0.7, "top_k": 20, "top_p": 0.8, "max_new_tokens": 30}
+    path.write_text(json.dumps(json.loads(path.read_text()) | asked | {"do_sample": True}))
+    return folder
+
+
+def test_the_penalty_of_a_generation_config_is_hugging_face_s(
+    penalised: Path, prompts: list[list[int]], hf_greedy: Callable[..., list[list[int]]]
+) -> None:
+    """`generate(do_sample=False)` applies the file's penalty; so does the engine once it is passed."""
+    model = AutoModelForCausalLM.from_pretrained(penalised, dtype=torch.float64, attn_implementation="eager")
+    ids = [torch.tensor([prompt]) for prompt in prompts]
+    expected = [
+        model.generate(each, max_new_tokens=MAX_TOKENS, do_sample=False)[0, each.shape[1] :].tolist()
+        for each in ids
+    ]
+    llm = LLM(str(penalised), dtype="float64", device="cpu", num_blocks=256)
+    params = dataclasses.replace(llm.get_default_sampling_params(), temperature=0, max_tokens=MAX_TOKENS)
+    outputs = llm.generate(prompts, params, use_tqdm=False)
+    assert [output.outputs[0].token_ids for output in outputs] == expected
+    as_given = llm.generate(prompts, SamplingParams(temperature=0, max_tokens=MAX_TOKENS), use_tqdm=False)
+    plain = hf_greedy("qwen2", prompts, MAX_TOKENS)
+    assert [output.outputs[0].token_ids for output in as_given] == plain != expected
+
+
+def test_without_parameters_those_of_the_file_are_taken_and_told(
+    penalised: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    llm = LLM(str(penalised), dtype="float64", device="cpu", num_blocks=64, seed=5)
+    (record,) = [each.getMessage() for each in caplog.records if each.name == "minipaged.llm"]
+    told = "max_tokens=30, repetition_penalty=1.3, temperature=0.7, top_k=20, top_p=0.8"
+    assert record.endswith(f"without SamplingParams use generation_config.json: {told}")
+    given = SamplingParams(temperature=0.7, top_k=20, top_p=0.8, repetition_penalty=1.3, max_tokens=30)
+    assert llm.get_default_sampling_params() == given
+    prompt = [5, 9, 33, 7]
+    (output,) = llm.generate(prompt, use_tqdm=False)
+    again = LLM(str(penalised), dtype="float64", device="cpu", num_blocks=64, seed=5)
+    (expected,) = again.generate(prompt, given, use_tqdm=False)
+    assert output.outputs[0].token_ids == expected.outputs[0].token_ids
+
+
+def test_a_model_without_such_values_takes_the_usual_ones(
+    tiny_model: Callable[[str], Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    llm = LLM(str(tiny_model("qwen2")), device="cpu", num_blocks=16)
+    assert llm.get_default_sampling_params() == SamplingParams()
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("temperature", "hot"), ("top_p", 5), ("repetition_penalty", -1)]
+)
+def test_values_that_nothing_can_be_sampled_with(name: str, value: Any, penalised: Path) -> None:
+    path = penalised / "generation_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {name: value}))
+    with pytest.raises(ModelNotSupportedError, match=name):
+        LLM(str(penalised), device="cpu", num_blocks=16)
+
+
+def test_the_pool_bounds_the_tables_of_a_batch(tiny_model: Callable[[str], Path], tmp_path: Path) -> None:
+    """10**12 positions and 64 sequences would take 16 TB of tables; 8 blocks need 64 x 8 entries."""
+    folder = shutil.copytree(tiny_model("llama"), tmp_path / "model")
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"max_position_embeddings": 10**12}))
+    llm = LLM(str(folder), dtype="float64", device="cpu", num_blocks=8, block_size=4, max_num_seqs=64)
+    assert llm.engine.max_model_len == 10**12
+    assert llm.engine.runner._builder._tables.shape == (64, 8)
+    prompt = list(range(5, 25))
+    (output,) = llm.generate([prompt], SamplingParams(temperature=0, max_tokens=99, ignore_eos=True))
+    assert (output.outputs[0].finish_reason, len(output.outputs[0].token_ids)) == ("capacity", 13)
+    ample = LLM(str(tiny_model("llama")), dtype="float64", device="cpu", num_blocks=64)
+    (same,) = ample.generate([prompt], SamplingParams(temperature=0, max_tokens=13, ignore_eos=True))
+    assert output.outputs[0].token_ids == same.outputs[0].token_ids
