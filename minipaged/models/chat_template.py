@@ -3,7 +3,7 @@
 The template comes with the model and may be anything. It is rendered in another process, template_worker.py,
 because only a process can be stopped wherever it is: from any thread, on any platform, inside any call. Each
 rendering may take `TIME_LIMIT` seconds and, on Linux, 128 MiB more than its messages need; on other systems
-nothing but the time limits the memory. The process starts in some 0.1 s and is then kept.
+nothing but the time limits the memory. A process starts in some 0.1 s and is then kept.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from ..errors import BackendUnavailableError, InvalidRequestError, ModelNotSuppo
 
 TIME_LIMIT = 5.0  # seconds; a template of a real model takes a thousandth of one
 MEMORY_LIMIT = 128 << 20  # bytes
+MOST_IDLE = 4  # processes kept for the next call
 BYTES_PER_BYTE = 32  # of messages: Python holds a text in up to 4 bytes for each character, several times
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 
@@ -194,7 +195,7 @@ def _ask(asked: str, size: int, longest: int) -> dict[str, str]:
         line = f"{json.dumps(limits)[:-1]}, {asked[1:]}\n".encode()
         if answer := worker.ask(line):
             said = json.loads(answer.decode("utf-8", "surrogatepass"))
-            if not _idle:
+            if len(_idle) < MOST_IDLE:
                 _idle.append(worker)
                 worker = None  # type: ignore[assignment]
             return said
