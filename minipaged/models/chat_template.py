@@ -186,7 +186,7 @@ if hasattr(os, "register_at_fork"):  # two processes must not talk to one worker
     os.register_at_fork(after_in_child=_idle.clear)
 
 
-def _ask(asked: str, size: int, longest: int) -> dict[str, str]:
+def _ask(asked: str, size: int, longest: int) -> dict[str, Any]:
     """What a worker answers. Whatever interrupts this, the worker that was asked is not asked again."""
     limits = {"seconds": TIME_LIMIT, "bytes": MEMORY_LIMIT + BYTES_PER_BYTE * size, "longest": longest}
     worker = _take()
@@ -195,7 +195,7 @@ def _ask(asked: str, size: int, longest: int) -> dict[str, str]:
         line = f"{json.dumps(limits)[:-1]}, {asked[1:]}\n".encode()
         if answer := worker.ask(line):
             said = json.loads(answer.decode("utf-8", "surrogatepass"))
-            if len(_idle) < MOST_IDLE:
+            if not said["grown"] and len(_idle) < MOST_IDLE:
                 _idle.append(worker)
                 worker = None  # type: ignore[assignment]
             return said

@@ -4,13 +4,14 @@ A template is code that comes with a model. Loops can be counted from inside, bu
 back to Python, so the whole process ends when time is up. chat_template.py starts this file as a script.
 Each line of standard input asks for one text: {"template", "variables"} and its limits, {"seconds", "bytes",
 "longest"}. Each line of standard output answers: {"text"}, or {"kind", "why"} with a kind of "refused",
-"broken", "failed" or "limit".
+"broken", "failed" or "limit". With "grown" this process holds more memory than it should keep.
 
 The environment is that of transformers' apply_chat_template, so the texts are the same.
 """
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import json
 import os
@@ -24,6 +25,8 @@ import jinja2
 import jinja2.ext
 import jinja2.nodes
 import jinja2.sandbox
+
+SMALL = 32 << 20  # bytes that may stay: compiled templates are kept, with the texts in them
 
 
 class RefusalError(jinja2.TemplateError):
@@ -108,36 +111,44 @@ def main() -> None:
     """Answer until standard input ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asked
     nowhere = open(os.devnull, "w")  # noqa: SIM115
+    start = _memory()
     print("{}", flush=True)
     for line in sys.stdin.buffer:
         asked = json.loads(line)
         # A thread of C ends the process, whatever Python is doing then.
         faulthandler.dump_traceback_later(asked["seconds"], exit=True, file=nowhere)
-        _limit_memory(asked["bytes"])
+        _limit_memory(start + asked["bytes"])
         try:
             said = answer(asked["template"], asked["variables"])
             if len(said.get("text", "")) > asked["longest"]:
                 said = {"kind": "limit", "why": f"makes a text of {len(said['text'])} characters"}
-            encoded = json.dumps(said, ensure_ascii=False).encode("utf-8", "surrogatepass")
+            told = json.dumps(said | {"grown": _memory() > start + SMALL}, ensure_ascii=False)
+            encoded = told.encode("utf-8", "surrogatepass")
         except MemoryError:
-            encoded = b'{"kind": "limit", "why": "needs too much memory"}'
+            encoded = b'{"kind": "limit", "why": "needs too much memory", "grown": true}'
         faulthandler.cancel_dump_traceback_later()
         sys.stdout.buffer.write(encoded + b"\n")
         sys.stdout.buffer.flush()
 
 
-def _limit_memory(more: int) -> None:
-    """Let this process grow by `more` bytes. Only Linux does: elsewhere the time alone limits it."""
+def _memory() -> int:
+    """The bytes of this process's address space; 0 where the system is not Linux."""
     try:
-        import resource
-
         with open("/proc/self/statm") as file:
-            used = int(file.read().split()[0]) * resource.getpagesize()
-        hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-        soft = used + more
-        resource.setrlimit(resource.RLIMIT_AS, (soft if hard == -1 else min(soft, hard), hard))
-    except (ImportError, OSError, ValueError):
-        pass
+            return int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, AttributeError):
+        return 0
+
+
+def _limit_memory(most: int) -> None:
+    """Let this process grow to `most` bytes. Only Linux does: elsewhere the time alone limits it."""
+    if sys.platform != "linux":
+        return
+    import resource
+
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_AS, (most if hard == -1 else min(most, hard), hard))
 
 
 def _check_name(name: Any) -> None:
