@@ -10,7 +10,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import __version__
 from .commands.arguments import (
@@ -23,6 +23,7 @@ from .commands.arguments import (
 )
 from .errors import InvalidRequestError, MinipagedError
 from .machine import interpret_kernels_without_gpu
+from .terminal import prepare_streams, say, shown
 
 if TYPE_CHECKING:
     from .course.learner import Learner
@@ -32,12 +33,13 @@ if TYPE_CHECKING:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0, 2 for bad input, 130 interrupted, 141 cut off."""
+    prepare_streams()
     args = _parser().parse_args(_joined(sys.argv[1:] if argv is None else argv))
     interpret_kernels_without_gpu()
     try:
         return args.run(args) or 0
     except MinipagedError as error:
-        print(f"minipaged: error: {error}", file=sys.stderr)
+        say(f"minipaged: error: {error}", sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
@@ -113,24 +115,23 @@ def _generate(args: argparse.Namespace) -> None:
     _serve(args, generate)
 
 
-def _chat(args: argparse.Namespace) -> None:
+def _chat(args: argparse.Namespace) -> int | None:
     from .commands.generate import chat
 
-    _serve(args, chat)
+    return _serve(args, chat)
 
 
-def _serve(args: argparse.Namespace, command: Callable[..., None]) -> None:
-    """Run a command on an engine, whose parts may be a learner's."""
+def _serve(args: argparse.Namespace, command: Callable[..., int | None]) -> int | None:
+    """Run a command on an engine, whose parts may be a learner's, and return its exit code."""
     params = make_params(args)
     if not args.use:
-        command(args, params, lambda: make_llm(args))
-        return
+        return command(args, params, lambda: make_llm(args))
     from .course.learner import Learner
 
     learner = Learner.load(args.use)
-    print("\n".join(learner.notes), flush=True)
+    say("\n".join(learner.notes))
     with learner.guard():
-        command(args, params, lambda: make_llm(args, learner))
+        return command(args, params, lambda: make_llm(args, learner))
 
 
 def _bench(args: argparse.Namespace) -> None:
@@ -187,8 +188,15 @@ def _doctor(args: argparse.Namespace) -> None:
     doctor()
 
 
+class _Parser(argparse.ArgumentParser):
+    """Its complaints quote what was typed."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(shown(message, sys.stderr))
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="minipaged", description="PagedAttention you can run.")
+    parser = _Parser(prog="minipaged", description="PagedAttention you can run.")
     parser.add_argument("--version", action="version", version=f"minipaged {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     command = _command(commands, "generate", _generate, "generate text for one or more prompts")

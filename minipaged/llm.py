@@ -16,13 +16,13 @@ from .config import EngineConfig
 from .engine.engine import LLMEngine
 from .engine.model_hook import ATTENTION_NAME
 from .errors import EngineInUseError, InvalidRequestError
+from .models.chat_template import Message, is_conversation, render_chat
 from .models.facts import changed_parameters
 from .models.loading import load_model
 from .outputs import CacheStats, RequestOutput
 from .sampling_params import BeamSearchParams, SamplingParams
 
 Prompt = str | Sequence[int]
-Message = Mapping[str, str]
 
 logger = logging.getLogger(__name__)
 
@@ -81,20 +81,20 @@ class LLM:
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         use_tqdm: bool = True,
     ) -> list[RequestOutput]:
-        """Answer one conversation or several, written out with the model's own chat template."""
-        if not messages:
-            raise InvalidRequestError("messages is empty: at least one message is needed")
-        conversations = [messages] if isinstance(messages[0], Mapping) else messages
+        """Answer one conversation or several, written out with the model's own chat template.
+
+        Raises what `chat_token_ids` raises, before anything is generated.
+        """
+        conversations = [messages] if is_conversation(messages) else messages
         return self.generate([self.chat_token_ids(one) for one in conversations], params, use_tqdm)  # type: ignore[arg-type]
 
     def chat_token_ids(self, messages: Sequence[Message]) -> list[int]:
-        """A conversation as the model wants to read it, up to where its answer begins."""
-        if self.tokenizer is None or not self.tokenizer.chat_template:
-            raise InvalidRequestError("this model has no chat template: use generate")
-        for message in messages:
-            if not isinstance(message, Mapping) or not {"role", "content"} <= set(message):
-                raise InvalidRequestError(f"a message needs a role and a content, got {message!r}")
-        text = self.tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
+        """A conversation as the model wants to read it, up to where its answer begins.
+
+        Raises InvalidRequestError for messages that the template doesn't take, and ModelNotSupportedError
+        for a template that is broken or doesn't end.
+        """
+        text = render_chat(self.tokenizer, messages, self.engine.config.max_prompt_bytes)
         return list(self.tokenizer(text, add_special_tokens=False).input_ids)
 
     def beam_search(

@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 
 from ..errors import InvalidConfigError, MinipagedError
 from ..models.default_model import DEFAULT_MODEL, ensure_default_model
 from . import bench_report
 from .bench_systems import ENGINE, HF_BATCH_SIZES, MOVED, PROFILE, measure
 from .bench_workload import Settings
+from .console import DataConsole
 
 ONE_AT_A_TIME = "hf-1"
 WORKLOAD_KEYS = ("prompt_lengths", "output_lengths", "num_output_tokens")
@@ -43,7 +43,7 @@ def bench(args: argparse.Namespace, measure: Measure | None = None) -> dict[str,
     settings = settings_from(args)
     output = bench_report.output_file(args.output)
     threads = _threads(args.threads)
-    console = Console(highlight=False)
+    console = DataConsole()
     if settings.model == DEFAULT_MODEL:
         ensure_default_model()
     results = bench_report.head(asdict(settings), threads)
@@ -54,7 +54,7 @@ def bench(args: argparse.Namespace, measure: Measure | None = None) -> dict[str,
     return results
 
 
-def compare_systems(settings: Settings, measure: Measure, console: Console) -> dict[str, Any]:
+def compare_systems(settings: Settings, measure: Measure, console: DataConsole) -> dict[str, Any]:
     """Measure all systems on one workload. One request at a time comes last, to judge the others' tokens."""
     order = [ENGINE, *(name for name in HF_BATCH_SIZES if name != ONE_AT_A_TIME), MOVED, ONE_AT_A_TIME]
     systems: dict[str, dict[str, Any]] = {}
@@ -88,14 +88,14 @@ def settings_from(args: argparse.Namespace) -> Settings:
 
 
 def _announced(
-    console: Console, measure: Measure, name: str, settings: Settings, rivals: dict[str, list[list[int]]]
+    console: DataConsole, measure: Measure, name: str, settings: Settings, rivals: dict[str, list[list[int]]]
 ) -> dict[str, Any]:
     """Measure one system; say what is running while it runs, and how long it took in all."""
     start = time.perf_counter()
     with console.status(f"{bench_report.TITLES[name]} ..."):
         figures = measure(name, settings, rivals)
     took = time.perf_counter() - start
-    console.print(f"[dim]{bench_report.TITLES[name]}: done in {took:.0f} s, with loading and warm-up[/]")
+    console.print(f"{bench_report.TITLES[name]}: done in {took:.0f} s, with loading and warm-up", style="dim")
     return figures
 
 

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 
 from ..errors import InvalidConfigError
 from ..llm import LLM
@@ -26,6 +25,7 @@ from ..paper.figure import Figure
 from ..paper.runs import TARGET, WIDTHS
 from . import bench_report, plots
 from .bench_sharing import record_parents
+from .console import DataConsole
 from .processes import Map, processes
 
 BEAM_TOKENS = 64  # of the searches whose beams are replayed
@@ -43,7 +43,7 @@ def bench_paper(args: argparse.Namespace) -> dict[str, Any]:
         )
     if plot is not None and "12" not in wanted:
         raise InvalidConfigError("plot draws the rates of figure 12, which figures leaves out")
-    console = Console(highlight=False)
+    console = DataConsole()
     settings = {"minutes": args.minutes, "num_requests": args.num_requests, "model": args.model}
     results = bench_report.head(settings, torch.get_num_threads())
     kept = _kept(output, wanted) if args.update else []
@@ -114,7 +114,7 @@ def _makers(args: argparse.Namespace, pool: Map) -> list[tuple[str, Callable[[],
     ]
 
 
-def _print(console: Console, figure: Figure) -> None:
+def _print(console: DataConsole, figure: Figure) -> None:
     table = bench_report.empty_table(figure.title)
     table.add_column("")
     table.add_column("paper")
@@ -123,5 +123,5 @@ def _print(console: Console, figure: Figure) -> None:
         table.add_row(row.what, row.paper, row.ours)
     console.print(table)
     if figure.remark:
-        console.print(f"[dim]{figure.remark}[/]")
+        console.print(figure.remark, style="dim")
     console.print()

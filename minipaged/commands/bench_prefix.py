@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from ..config import EngineConfig
@@ -30,6 +29,7 @@ from ..reference.prefix_cache import PrefixCache, PrefixChain
 from ..sampling_params import SamplingParams
 from . import bench_report
 from .bench_workload import plain_token_ids
+from .console import DataConsole
 
 BLOCK_SIZE = 16
 PROMPT_LENGTHS = (1_000, 4_000, 16_000)  # tokens, for the look-up
@@ -50,7 +50,7 @@ class Served:
 def bench_prefix(args: argparse.Namespace) -> dict[str, Any]:
     """Run both parts, print them, write them to `args.output` as JSON, and return them."""
     output = bench_report.output_file(args.output)
-    console = Console(highlight=False)
+    console = DataConsole()
     names = ("model", "dtype", "num_requests", "common_tokens", "own_tokens")
     results = bench_report.head({name: getattr(args, name) for name in names}, torch.get_num_threads())
     loaded = load_model(args.model, dtype=args.dtype, device=args.device, attn_implementation=ATTENTION_NAME)
@@ -143,7 +143,7 @@ def _lookup_seconds(num_tokens: int, num_cached: int) -> tuple[float, float]:
     return min(hashing) / num_tokens, min(looking) / num_tokens
 
 
-def print_results(console: Console, results: dict[str, Any]) -> None:
+def print_results(console: DataConsole, results: dict[str, Any]) -> None:
     """Both parts, for people."""
     machine, settings, first = results["machine"], results["settings"], results["first_token"]
     console.print(f"{machine['cpu']}, {machine['threads']} threads, {results['date']}")

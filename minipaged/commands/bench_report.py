@@ -12,13 +12,12 @@ from typing import Any
 
 import torch
 from rich import box
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from ..errors import InvalidConfigError
 from ..machine import usable_cores
 from .bench_systems import ENGINE, MOVED, PROFILE
+from .console import DataConsole
 from .doctor import installed_versions
 
 TITLES = {
@@ -61,10 +60,10 @@ def head(settings: dict[str, Any], threads: int) -> dict[str, Any]:
     }
 
 
-def write_results(console: Console, output: Path, results: dict[str, Any]) -> None:
+def write_results(console: DataConsole, output: Path, results: dict[str, Any]) -> None:
     """Keep every figure as JSON, and say where."""
     output.write_text(json.dumps(results, indent=1) + "\n")
-    console.print(f"[dim]Every figure is in {output}.[/]")
+    console.write((f"Every figure is in {output}.", "dim"))
 
 
 def machine(threads: int) -> dict[str, Any]:
@@ -95,24 +94,24 @@ def cpu_model() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
-def print_head(console: Console, results: dict[str, Any]) -> None:
+def print_head(console: DataConsole, results: dict[str, Any]) -> None:
     """The machine, the date and the requests, before anything runs."""
     machine, versions, settings = results["machine"], results["versions"], results["settings"]
     gpu = machine["gpu"] or "no GPU"
     console.print(
-        f"{escape(machine['cpu'])}, {machine['cores']} cores, {machine['threads']} threads, "
-        f"{machine['instructions']}, {escape(gpu)}; {results['date']}"
+        f"{machine['cpu']}, {machine['cores']} cores, {machine['threads']} threads, "
+        f"{machine['instructions']}, {gpu}; {results['date']}"
     )
     found = ", ".join(f"{name} {version or 'missing'}" for name, version in versions.items())
-    console.print(f"[dim]{escape(found)}[/]")
+    console.print(found, style="dim")
     console.print(
-        f"{escape(settings['model'])}, {settings['dtype']}, greedy: {settings['num_requests']} requests, "
+        f"{settings['model']}, {settings['dtype']}, greedy: {settings['num_requests']} requests, "
         f"prompts of {settings['min_prompt']} to {settings['max_prompt']} tokens, outputs of exactly "
         f"{settings['min_output']} to {settings['max_output']}, seed {settings['seed']}"
     )
 
 
-def print_results(console: Console, results: dict[str, Any]) -> None:
+def print_results(console: DataConsole, results: dict[str, Any]) -> None:
     """All that was measured, for people."""
     console.print(_systems_table(results))
     _print_notes(console, results)
@@ -141,7 +140,7 @@ def _systems_table(results: dict[str, Any]) -> Table:
     return table
 
 
-def _print_notes(console: Console, results: dict[str, Any]) -> None:
+def _print_notes(console: DataConsole, results: dict[str, Any]) -> None:
     """How to read the table."""
     workload, systems = results["workload"], results["systems"]
     engine, fastest = systems[ENGINE], systems[results["best_hf"]]
@@ -167,10 +166,10 @@ def _print_notes(console: Console, results: dict[str, Any]) -> None:
         f"same counts the requests, of {num_requests}, whose tokens are those of HF one at a time.",
     ]
     for note in notes:
-        console.print(f"[dim]{escape(note)}[/]")
+        console.print(note, style="dim")
 
 
-def _print_agreement(console: Console, results: dict[str, Any], most: int = 5) -> None:
+def _print_agreement(console: DataConsole, results: dict[str, Any], most: int = 5) -> None:
     """Where tokens differ from those of one request at a time, and by how little the choice fell."""
     for name, found in results["same_tokens_as_hf_1"].items():
         different = found["different"]

@@ -11,13 +11,13 @@ from collections.abc import Sequence as SequenceOf
 from typing import Any
 
 import torch
-from rich.console import Console
 
 from ..engine.model_hook import ATTENTION_NAME
 from ..errors import InvalidConfigError
 from ..models.loading import load_model
 from . import bench_report
 from .bench_bookkeeping import LENGTH, PARTS, RESERVE, decode, make_engine, pool_costs, stand_in_steps
+from .console import DataConsole
 
 NUM_SEQUENCES = (8, 64, 256, 1_024)  # running at once
 POOL_SIZES = (1_000, 10_000, 100_000, 1_000_000)  # blocks
@@ -31,7 +31,7 @@ def bench_scheduler(args: argparse.Namespace) -> dict[str, Any]:
     longest = loaded.max_model_len - RESERVE
     if not 1 <= args.context_tokens <= longest:
         raise InvalidConfigError(f"context_tokens must be from 1 to {longest}, got {args.context_tokens}")
-    console = Console(highlight=False)
+    console = DataConsole()
     names = ("model", "dtype", "context_tokens")
     results = bench_report.head({name: getattr(args, name) for name in names}, torch.get_num_threads())
     with console.status("bookkeeping alone ..."):
@@ -46,7 +46,7 @@ def bench_scheduler(args: argparse.Namespace) -> dict[str, Any]:
     return results
 
 
-def print_results(console: Console, results: dict[str, Any]) -> None:
+def print_results(console: DataConsole, results: dict[str, Any]) -> None:
     """All three parts, for people."""
     machine, settings, real = results["machine"], results["settings"], results["real_step"]
     console.print(f"{machine['cpu']}, {machine['threads']} threads, {results['date']}")
@@ -77,7 +77,9 @@ def _pool_row(row: dict[str, Any]) -> list[str]:
     return [f"{row['num_blocks']:,}", *costs]
 
 
-def _print_table(console: Console, title: str, names: SequenceOf[str], rows: SequenceOf[list[str]]) -> None:
+def _print_table(
+    console: DataConsole, title: str, names: SequenceOf[str], rows: SequenceOf[list[str]]
+) -> None:
     table = bench_report.empty_table(title, names)
     for row in rows:
         table.add_row(*row)

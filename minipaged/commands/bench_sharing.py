@@ -16,7 +16,6 @@ from itertools import islice
 from typing import Any
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from ..engine.request import Sequence
@@ -29,6 +28,7 @@ from ..simulator.simulation import Parents, Way
 from ..simulator.systems import PAGED, saturated
 from ..simulator.workload import WORKLOADS, Lengths, draw_lengths
 from . import bench_report
+from .console import DataConsole
 
 QUESTIONS = (
     "Explain how an operating system uses virtual memory.",
@@ -43,7 +43,7 @@ def bench_sharing(args: argparse.Namespace) -> dict[str, Any]:
     output = bench_report.output_file(args.output)
     if args.num_requests < 1 or args.beam_tokens < 2:
         raise InvalidConfigError("num_requests must be at least 1, beam_tokens at least 2")
-    console = Console(highlight=False)
+    console = DataConsole()
     llm = LLM(args.model, enable_prefix_caching=False, max_model_len=args.max_model_len)
     with console.status("recording which beams live ..."):
         recorded = {width: record_parents(llm, width, args.beam_tokens) for width in WIDTHS}
@@ -97,7 +97,7 @@ def serve(lengths: SequenceOf[Lengths], way: Way) -> float:
     return saturated(PAGED, lengths, paper_setting("opt-13b"), way).saved_by_sharing
 
 
-def _print(console: Console, results: dict[str, Any]) -> None:
+def _print(console: DataConsole, results: dict[str, Any]) -> None:
     table = Table(title="Blocks saved by sharing, over blocks needed without it", box=box.SIMPLE_HEAD)
     for name in ("workload", "way", *(f"{width}" for width in WIDTHS), "paper, 2 to 6"):
         table.add_column(name, justify="left" if name in ("workload", "way") else "right")
@@ -111,4 +111,4 @@ def _print(console: Console, results: dict[str, Any]) -> None:
         "themselves; all outputs of a request are of one length; which beams live is "
         f"{results['beams_of']}'s choice on {len(QUESTIONS)} questions, not OPT-13B's on the data."
     )
-    console.print(f"[dim]{notes}[/]")
+    console.print(notes, style="dim")

@@ -11,13 +11,13 @@ import argparse
 from typing import Any
 
 import torch
-from rich.console import Console
 from rich.table import Table
 
 from ..engine.model_hook import ATTENTION_NAME
 from ..models.loading import load_model
 from . import bench_report
 from .bench_preemption import OUTPUT, POOL, PROMPT, move_or_recompute, serve_both_ways
+from .console import DataConsole
 
 BLOCK_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 SERVED_BLOCK_SIZES = (4, 16, 64)
@@ -30,7 +30,7 @@ PLACES = {
 def bench_swap(args: argparse.Namespace) -> dict[str, Any]:
     """Run both parts, print them, write them to `args.output` as JSON, and return them."""
     output = bench_report.output_file(args.output)
-    console = Console(highlight=False)
+    console = DataConsole()
     loaded = load_model(args.model, dtype=args.dtype, device=args.device, attn_implementation=ATTENTION_NAME)
     settings = {
         name: getattr(args, name) for name in ("model", "dtype", "num_tokens", "num_requests", "rounds")
@@ -46,7 +46,7 @@ def bench_swap(args: argparse.Namespace) -> dict[str, Any]:
     return results
 
 
-def print_results(console: Console, results: dict[str, Any]) -> None:
+def print_results(console: DataConsole, results: dict[str, Any]) -> None:
     """Both parts, for people."""
     machine, settings = results["machine"], results["settings"]
     console.print(
@@ -54,11 +54,12 @@ def print_results(console: Console, results: dict[str, Any]) -> None:
     )
     console.print(_sequence_table(results))
     console.print(verdict(results["sequence"]))
-    console.print(f"[dim]{PLACES[settings['device']]}[/]")
+    console.print(PLACES[settings["device"]], style="dim")
     console.print(_served_table(results))
     console.print(
-        f"[dim]same counts the requests, of {settings['num_requests']}, whose tokens are those of a run with "
-        "room for all. Prefix caching is off, or recomputation would find a part of its blocks.[/]"
+        f"same counts the requests, of {settings['num_requests']}, whose tokens are those of a run with "
+        "room for all. Prefix caching is off, or recomputation would find a part of its blocks.",
+        style="dim",
     )
 
 

@@ -15,11 +15,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from rich.console import Console
-from rich.markup import escape
-
 from ..config import BACKENDS
 from ..errors import BackendUnavailableError
+from .console import DataConsole
 
 PACKAGES = ("torch", "transformers", "triton", "numba", "numba-cuda", "numpy")
 
@@ -37,7 +35,7 @@ def doctor() -> None:
 
     Raises BackendUnavailableError, after printing, where the engine can't run.
     """
-    console = Console(highlight=False)
+    console = DataConsole()
     for finding in facts():
         _print(console, finding)
     console.print()
@@ -49,7 +47,7 @@ def doctor() -> None:
     console.print()
     if needed:
         raise BackendUnavailableError(f"the engine can't run here: see {', '.join(needed)} above")
-    console.print("[green]The engine can run here.[/]")
+    console.print("The engine can run here.", style="green")
 
 
 def installed_versions() -> dict[str, str | None]:
@@ -191,6 +189,6 @@ def _one_line(error: Exception) -> str:
     return lines[0] if lines else type(error).__name__
 
 
-def _print(console: Console, finding: Finding) -> None:
-    verdict = {None: "", True: "[green]OK[/]  ", False: "[red]no[/]  "}[finding.ok]
-    console.print(f"{finding.what:<21}{verdict}{escape(finding.detail)}", soft_wrap=True)
+def _print(console: DataConsole, finding: Finding) -> None:
+    verdict = {None: (), True: (("OK", "green"), "  "), False: (("no", "red"), "  ")}[finding.ok]
+    console.write(f"{finding.what:<21}", *verdict, finding.detail)

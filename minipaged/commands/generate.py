@@ -5,32 +5,29 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from io import StringIO
 from pathlib import Path
 
-from rich.console import Console
-from rich.markup import escape
-
-from ..errors import InvalidRequestError
+from ..errors import InvalidRequestError, ModelNotSupportedError
 from ..llm import LLM, Message
 from ..outputs import RequestOutput
 from ..sampling_params import BeamSearchParams, SamplingParams
+from ..terminal import say
 from ..trace import Trace, write_page
+from .console import DataConsole
 from .show_blocks import BlockRecorder, print_summary
 
 Params = SamplingParams | BeamSearchParams
-
-# Text goes out as it is: no emoji codes, no colours of numbers, and no line breaks but its own in a pipe.
-console = Console(highlight=False, emoji=False, soft_wrap=not sys.stdout.isatty())
 
 
 def generate(args: argparse.Namespace, params: Params, make_llm: Callable[[], LLM]) -> None:
     """Generate for all prompts and print the texts; with --show-blocks, what the pool looked like."""
     if "" in args.prompts:
         raise InvalidRequestError("prompt is empty: at least one token is needed")
-    llm = make_llm()
+    _check_texts(args, prompt=args.prompts)
+    llm, console = make_llm(), _console()
     prompts = [_token_ids(llm, prompt, args) for prompt in args.prompts]
     names = [_name(i) for i in range(len(prompts))]
     recorder = BlockRecorder(llm.engine)
@@ -38,35 +35,71 @@ def generate(args: argparse.Namespace, params: Params, make_llm: Callable[[], LL
     with _traced(llm, args.trace, " · ".join(args.prompts)):
         outputs = _serve(llm, dict(zip(names, prompts, strict=True)), params)
     seconds = time.perf_counter() - start
+    if args.trace is not None:
+        console.write((f"What the blocks did is in {args.trace}", "dim"))
     if args.show_blocks:
         recorder.draw(console, dict(zip(names, args.prompts, strict=True)))
     for name, prompt in zip(names, args.prompts, strict=True):
-        _print_answer(name, prompt, outputs[name])
+        _print_answer(console, name, prompt, outputs[name])
     print_summary(console, llm, seconds)
 
 
-def chat(args: argparse.Namespace, params: Params, make_llm: Callable[[], LLM]) -> None:
-    """Talk until end of input. The conversation so far stays in the cache between turns."""
-    llm = make_llm()
+def chat(args: argparse.Namespace, params: Params, make_llm: Callable[[], LLM]) -> int:
+    """Talk until end of input. The conversation so far stays in the cache between turns.
+
+    A turn that is refused is told in one line and leaves no trace in the conversation. Returns the exit code:
+    2 where that happened.
+    """
+    _check_texts(args)
+    llm, console = make_llm(), _console()
     messages: list[Message] = [{"role": "system", "content": args.system}] if args.system else []
-    console.print("[dim]Type a message; an empty line, Ctrl-D or /exit ends the chat.[/]")
+    llm.chat_token_ids([*messages, {"role": "user", "content": "?"}])  # refused now, or with every message
+    console.print("Type a message; an empty line, Ctrl-D or /exit ends the chat.", style="dim")
+    exit_code = 0
     while True:
+        console.write(("you>", "bold cyan"), " ", end="")
         try:
-            said = console.input("[bold cyan]you>[/] ").strip()
+            said = input().strip()
         except EOFError:
             said = ""
         if said in ("", "/exit"):
-            return
-        messages.append({"role": "user", "content": said})
-        answer, output = "", None
-        for output in _stream(llm, llm.chat_token_ids(messages), params):
-            text = output.outputs[0].text
-            console.print(escape(text[len(answer) :]), end="")
-            answer = text
-        messages.append({"role": "assistant", "content": answer})
-        if output is not None:
-            facts = f"{output.num_cached_tokens} of {len(output.prompt_token_ids)} prompt tokens"
-            console.print(f"\n[dim]{facts} came from the cache[/]")
+            return exit_code
+        asked: list[Message] = [*messages, {"role": "user", "content": said}]
+        try:
+            answer = _answer(console, llm, llm.chat_token_ids(asked), params)
+        except (InvalidRequestError, ModelNotSupportedError) as error:
+            say(f"minipaged: error: {error}", sys.stderr)
+            exit_code = 2
+            continue
+        messages = [*asked, {"role": "assistant", "content": answer}]
+
+
+def _answer(console: DataConsole, llm: LLM, token_ids: list[int], params: Params) -> str:
+    """Print an answer as it grows, and return it."""
+    answer = ""
+    for output in _stream(llm, token_ids, params):
+        text = output.outputs[0].text
+        console.write(text[len(answer) :], end="")
+        answer = text
+    facts = f"{output.num_cached_tokens} of {len(output.prompt_token_ids)} prompt tokens came from the cache"
+    console.write((f"\n{facts}", "dim"))
+    return answer
+
+
+def _console() -> DataConsole:
+    """In a pipe, lines break only where their text does."""
+    return DataConsole(soft_wrap=not sys.stdout.isatty())
+
+
+def _check_texts(args: argparse.Namespace, prompt: Sequence[str] = ()) -> None:
+    """Refuse texts from the command line whose bytes are no text, before a model is loaded."""
+    given = {"prompt": prompt, "system": [args.system or ""], "stop": args.stop or []}
+    for name, texts in given.items():
+        for text in texts:
+            try:
+                text.encode()
+            except UnicodeEncodeError as error:
+                raise InvalidRequestError(f"{name} is no valid text: {error}") from None
 
 
 @contextmanager
@@ -86,19 +119,19 @@ def _traced(llm: LLM, path: str | None, title: str) -> Iterator[None]:
         write_page(lines.getvalue(), Path(path), title)
     else:
         Path(path).write_text(lines.getvalue(), encoding="utf-8")
-    console.print(f"[dim]What the blocks did is in {escape(path)}[/]", soft_wrap=True)
 
 
-def _print_answer(name: str, prompt: str, output: RequestOutput) -> None:
+def _print_answer(console: DataConsole, name: str, prompt: str, output: RequestOutput) -> None:
     """A prompt, where its tokens came from, and each text that answers it."""
     facts = (
         f"{len(output.prompt_token_ids)} prompt tokens, {output.num_cached_tokens} of them found in the cache"
     )
-    console.print(f"\n[bold]{name}[/]  {escape(prompt)}  [dim]{facts}[/]")
+    console.write("\n", (name, "bold"), f"  {prompt}  ", (facts, "dim"))
     for completion in output.outputs:
         score = "" if completion.score is None else f", score {completion.score:.3f}"
         facts = f"{len(completion.token_ids)} generated, {completion.finish_reason}{score}"
-        console.print(f"   {escape(completion.text.strip() or '(no text)')}  [dim]{facts}[/]")
+        text = completion.text if completion.text.strip() else "(no text)"
+        console.write(f"   {text}  ", (facts, "dim"))
 
 
 def _token_ids(llm: LLM, prompt: str, args: argparse.Namespace) -> str | list[int]:

@@ -12,8 +12,6 @@ import time
 from pathlib import Path
 from typing import NoReturn
 
-from rich.console import Console
-from rich.markup import escape
 from rich.padding import Padding
 
 from ..course import progress
@@ -21,9 +19,10 @@ from ..course.exercise import exercise_source, is_untouched
 from ..course.manifest import Course, Lesson, find_course, holds_a_course, is_own_copy
 from ..course.report import progress_lines
 from ..errors import InvalidRequestError
+from .console import DataConsole
 
 COPY_FIRST = "make a copy of your own: minipaged lessons copy my-lessons"
-console = Console(highlight=False, emoji=False)
+console = DataConsole()
 
 
 def lessons(args: argparse.Namespace) -> int:
@@ -49,7 +48,7 @@ def show_progress(course: Course) -> None:
     solved = progress.solved(course)
     console.print()
     for style, text in progress_lines(course, solved):
-        console.print(f"[{style or 'default'}]{escape(text)}[/]", soft_wrap=True)
+        console.write((text, style))
     following = next((lesson for lesson in course.lessons if lesson.folder not in solved), None)
     console.print()
     if not is_own_copy(course):
@@ -65,12 +64,12 @@ def show_hint(course: Course, lesson: Lesson) -> None:
     seen = min(progress.hints_seen(course, lesson) + 1, len(lesson.hints))
     progress.note_hints(course, lesson, seen)
     for number, hint in enumerate(lesson.hints[:seen], start=1):
-        console.print(f"[bold]Hint {number} of {len(lesson.hints)}[/]")
-        console.print(Padding(escape(hint), (0, 0, 0, 2)))
+        console.print(f"Hint {number} of {len(lesson.hints)}", style="bold")
+        console.print(Padding(hint, (0, 0, 0, 2)))
     if seen < len(lesson.hints):
-        console.print(f"[dim]The next one says more: minipaged lessons hint {lesson.number}[/]")
+        console.print(f"The next one says more: minipaged lessons hint {lesson.number}", style="dim")
     else:
-        console.print(f"[dim]That was the last. The answer itself: {lesson.key}[/]")
+        console.print(f"That was the last. The answer itself: {lesson.key}", style="dim")
 
 
 def reset(lesson: Lesson) -> None:
@@ -132,10 +131,10 @@ def watch(course: Course, name: str | None) -> NoReturn:
             console.clear()
             # In a session of its own Ctrl-C doesn't reach it: it is killed, and prints nothing of that.
             subprocess.run(command, check=False, start_new_session=True)
-            console.print("[dim]Waiting for a save; Ctrl-C ends it.[/]")
+            console.print("Waiting for a save; Ctrl-C ends it.", style="dim")
         time.sleep(0.3)
 
 
 def _say(text: str) -> None:
     """Print text that holds paths: as it is, on lines of any length."""
-    console.print(text, soft_wrap=True, markup=False)
+    console.write(text)

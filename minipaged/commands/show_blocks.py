@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from ..engine.engine import LLMEngine
 from ..engine.scheduler import Schedule
 from ..llm import LLM
+from .console import DataConsole
 
 COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red", "bright_cyan", "bright_magenta")
 CELLS_A_LINE = 32
@@ -46,7 +45,7 @@ class BlockRecorder:
         self.snapshots: list[Snapshot] = []
         engine.observers.append(self._observe)
 
-    def draw(self, console: Console, labels: dict[str, str]) -> None:
+    def draw(self, console: DataConsole, labels: dict[str, str]) -> None:
         """The tables and the pool when most requests ran, and the pool over time."""
         if not self.snapshots:
             return
@@ -57,14 +56,15 @@ class BlockRecorder:
         for name in peak.tables:
             owner = name.partition(".")[0]  # a request that has several sequences has numbered tables
             self._draw_table(console, peak, name, labels.get(owner, name), colours.get(owner, "white"))
-        console.print(
-            "\n[bold]The pool[/]: a letter is the owner, a digit the number of owners, "
-            "· free, ○ cached for a prefix that may come again"
+        console.write(
+            ("\nThe pool", "bold"),
+            ": a letter is the owner, a digit the number of owners, "
+            "· free, ○ cached for a prefix that may come again",
         )
         for start in range(0, size, CELLS_A_LINE):
             cells = _cells(peak, start, min(start + CELLS_A_LINE, size), colours)
             console.print(Text(f"{start:5d}  ") + cells)
-        console.print(f"\n[bold]Over time[/], blocks 0 to {min(size, CELLS_A_LINE * 2) - 1}:")
+        console.write(("\nOver time", "bold"), f", blocks 0 to {min(size, CELLS_A_LINE * 2) - 1}:")
         every = max(1, -(-len(self.snapshots) // LINES_OF_HISTORY))
         for index in sorted({*range(0, len(self.snapshots), every), len(self.snapshots) - 1}):
             snapshot = self.snapshots[index]
@@ -86,13 +86,13 @@ class BlockRecorder:
         )
         self.snapshots.append(Snapshot(len(self.snapshots) + 1, tables, cached))
 
-    def _draw_table(self, console: Console, peak: Snapshot, name: str, label: str, colour: str) -> None:
+    def _draw_table(self, console: DataConsole, peak: Snapshot, name: str, label: str, colour: str) -> None:
         """One request's block table: logical block, physical block, slots filled."""
         blocks, num_tokens = peak.tables[name]
         size = self.engine.config.block_size
         counts = Counter(block for table, _ in peak.tables.values() for block in table)
         facts = f"{num_tokens} tokens in {len(blocks)} blocks"
-        console.print(f"\n[bold {colour}]{name}[/]  {escape(label)}  [dim]{facts}[/]")
+        console.write("\n", (name, f"bold {colour}"), f"  {label}  ", (facts, "dim"))
         logical, physical, filled = ["  logical"], ["  physical"], ["  filled"]
         for i, block in enumerate(blocks):
             if len(blocks) > COLUMNS and COLUMNS // 2 <= i < len(blocks) - COLUMNS // 2:
@@ -109,7 +109,7 @@ class BlockRecorder:
         console.print(table)
 
 
-def print_summary(console: Console, llm: LLM, seconds: float) -> None:
+def print_summary(console: DataConsole, llm: LLM, seconds: float) -> None:
     """Blocks, sharing, waste and speed of everything the engine has run, in a few lines."""
     stats = llm.stats()
     peak = llm.engine.usage.peak
@@ -125,7 +125,7 @@ def print_summary(console: Console, llm: LLM, seconds: float) -> None:
     }
     table = Table(box=None, show_header=False, padding=(0, 1))
     for name, value in rows.items():
-        table.add_row(f"[bold]{name}[/]", value)
+        table.add_row(Text(name, "bold"), value)
     console.print(table)
 
 

@@ -14,8 +14,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from rich.console import Console
-
 from ..config import parse_bytes
 from ..errors import InvalidConfigError
 from ..paper.published import SYSTEM_NAMES
@@ -24,6 +22,7 @@ from ..simulator.model_shape import ModelShape, find_shape
 from ..simulator.systems import PAGED, SYSTEMS, Point, Setting, saturated, sustained_rate
 from ..simulator.workload import MOST_REQUESTS, Trace
 from . import bench_report, plots
+from .console import DataConsole
 from .processes import processes
 
 BLOCK_SIZES = (8, 16, 32, 64, 128, 256)
@@ -59,7 +58,7 @@ def simulate(args: argparse.Namespace) -> dict[str, Any]:
     setting = _setting(args)
     swap_space = _swap_space(args, setting)
     trace = Trace(args.workload, args.minutes, setting.max_model_len)
-    console = Console(highlight=False)
+    console = DataConsole()
     _print_server(console, setting, trace)
     cases = _cases(setting, trace.shares_prefixes, swap_space)
     questions = [Question(system, each, trace, args.latency_target) for system, each in cases.values()]
@@ -78,7 +77,7 @@ def simulate(args: argparse.Namespace) -> dict[str, Any]:
     if plot is not None:
         curves = {system: answers[system].points for system in SYSTEMS}
         plots.draw_rates(plot, {f"{setting.shape.name}, {args.workload}": curves}, args.latency_target)
-        console.print(f"[dim]The picture is in {plot}.[/]")
+        console.write((f"The picture is in {plot}.", "dim"))
     return results
 
 
@@ -208,7 +207,7 @@ def _cases(setting: Setting, shares_prefixes: bool, swap_space: int) -> dict[str
 # ------------------------------------------------------------------ what is told
 
 
-def _print_server(console: Console, setting: Setting, trace: Trace) -> None:
+def _print_server(console: DataConsole, setting: Setting, trace: Trace) -> None:
     shape, server = setting.shape, setting.server
     prompt, output = trace.mean_lengths
     console.print(
@@ -223,7 +222,7 @@ def _print_server(console: Console, setting: Setting, trace: Trace) -> None:
     )
 
 
-def _print_systems(console: Console, answers: dict[str, Answer], target: float) -> None:
+def _print_systems(console: DataConsole, answers: dict[str, Answer], target: float) -> None:
     table = bench_report.empty_table("What each way to keep the cache carries")
     table.add_column("", no_wrap=True)
     for name in ("req/s", "at once", "at once, full", "wasted, full"):
@@ -236,13 +235,14 @@ def _print_systems(console: Console, answers: dict[str, Answer], target: float) 
         )
     console.print(table)
     console.print(
-        f"[dim]req/s: the highest rate at which a request takes at most {target:g} s a token on average, and "
+        f"req/s: the highest rate at which a request takes at most {target:g} s a token on average, and "
         "how many run at once then; never more than a full server ends. Full: all requests come at once. "
-        "Wasted: what of the pool is taken and holds no token.[/]\n"
+        "Wasted: what of the pool is taken and holds no token.\n",
+        style="dim",
     )
 
 
-def _print_choices(console: Console, answers: dict[str, Answer]) -> None:
+def _print_choices(console: DataConsole, answers: dict[str, Answer]) -> None:
     table = bench_report.empty_table("What the settings of paging change")
     table.add_column("", no_wrap=True)
     for name in ("req/s", "req/s, full", "at once, full", "wasted, full", "preempted"):

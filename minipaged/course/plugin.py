@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from ..errors import InvalidRequestError
+from ..terminal import visible
 from . import progress
 from .exercise import load_exercise
 from .manifest import MANIFEST, Course, Lesson
@@ -156,6 +157,7 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pyte
         solved = progress.solved(course)
         new = [each for each in passed if each.folder not in known or len(outcomes) == 1]
     for style, text in report(course, outcomes, solved, new):
+        text = visible(text) if terminalreporter.isatty else text  # it quotes what the exercise made
         terminalreporter.write_line(text, **({style: True} if style else {}))
 
 

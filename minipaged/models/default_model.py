@@ -28,6 +28,7 @@ from safetensors import SafetensorError, safe_open
 from tqdm import tqdm
 
 from ..errors import DownloadError
+from ..terminal import say
 
 DEFAULT_MODEL = "smollm2-135m"
 
@@ -274,4 +275,4 @@ def _convert(gguf: Path, target: Path) -> None:
 
 def _say(progress: bool, message: str) -> None:
     if progress:
-        print(f"minipaged: {message}", file=sys.stderr, flush=True)
+        say(f"minipaged: {message}", sys.stderr)

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 import torch
-from rich.console import Console
 from transformers import AttentionInterface
 
 from minipaged import cli
@@ -29,6 +28,7 @@ from minipaged.commands.bench_workload import (
     padded_waste,
     plain_token_ids,
 )
+from minipaged.commands.console import DataConsole
 from minipaged.engine.model_hook import ATTENTION_NAME, paged_attention
 from minipaged.errors import InvalidConfigError, MinipagedError
 from minipaged.models.loading import load_model
@@ -62,7 +62,7 @@ def run(tiny_model: Callable[[str], Path], tmp_path_factory: pytest.TempPathFact
         return figures
 
     results = bench.bench(arguments(tiny_model("llama"), output=str(output)), measure)
-    console = Console(record=True, width=80, file=open("/dev/null", "w"))  # noqa: SIM115
+    console = DataConsole(record=True, width=80, file=open("/dev/null", "w"))  # noqa: SIM115
     bench_report.print_head(console, results)
     bench_report.print_results(console, results)
     return {"results": results, "file": output, "tokens": tokens, "report": console.export_text()}
@@ -188,7 +188,7 @@ def test_report_tells_of_differences(run: dict[str, Any]) -> None:
     different = [{"request": i, "position": 2, "logit_gap": 1.5e-7, "top2_gap": 1.5e-7} for i in range(7)]
     changed = {"minipaged": {"same": [7, 8, 9], "different": different}}
     results = run["results"] | {"same_tokens_as_hf_1": changed}
-    console = Console(record=True, width=200, file=open("/dev/null", "w"))  # noqa: SIM115
+    console = DataConsole(record=True, width=200, file=open("/dev/null", "w"))  # noqa: SIM115
     bench_report.print_results(console, results)
     text = console.export_text()
     assert "minipaged: request 4 differs from output token 2 on" in text and "1.5e-07 apart" in text
@@ -289,7 +289,7 @@ def test_unequal_workloads_are_refused(run: dict[str, Any]) -> None:
 
     settings = bench.settings_from(arguments("any"))
     with pytest.raises(MinipagedError, match="did not run the same workload: threads differs"):
-        bench.compare_systems(settings, measure, Console(quiet=True))
+        bench.compare_systems(settings, measure, DataConsole(quiet=True))
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import shutil
 import signal
@@ -438,3 +440,15 @@ def test_all_goes_on_after_a_lesson_that_is_not_solved(
 def test_without_v_no_test_names_are_printed_and_with_v_they_are(course: Course, run_lessons: Run) -> None:
     assert "test_" not in run_lessons(course.root)[1]
     assert "test_all_or_nothing FAILED" in run_lessons(course.root, "-v")[1]
+
+
+def test_what_an_exercise_says_cannot_steer_a_terminal(course: Course) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    course.find("3").exercise_path.write_text("raise ValueError('\\x1b]0;mine\\x07 [x] C:\\\\')\n")
+    with contextlib.redirect_stdout(Terminal()) as printed:
+        pytest.main([str(course.root), "-p", "no:cacheprovider", "-p", "no:benchmark", "-p", "no:xdist"])
+    assert r"\x1b]0;mine\x07 [x] C:\ " in f"{printed.getvalue()} ".replace("\n", " ")
+    assert "\x1b]0;" not in printed.getvalue() and "\x07" not in printed.getvalue()

@@ -1,0 +1,63 @@
+"""What may reach a terminal: every text as it is, except characters that steer the terminal itself.
+
+Prompts, answers, file names and errors are data, often not our own. An escape sequence in them could set the
+window's title, fill the clipboard or erase what stands above. A terminal shows such characters as escapes,
+`\\x1b` for one; a pipe or a file gets them raw.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import sys
+from typing import IO
+
+# Control characters except tab and newline (a carriage return lets a line overwrite itself), line and
+# paragraph separators, what reorders text of two directions, and halves of characters.
+_STEERING = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def visible(text: str) -> str:
+    """Return `text` with each character that steers a terminal written out, as in a Python string."""
+    return _STEERING.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+def shown(text: str, stream: IO[str]) -> str:
+    """Return what to write of `text`: on a terminal no steering characters, anywhere else the text itself."""
+    return visible(text) if stream.isatty() else text
+
+
+def say(text: str, stream: IO[str] | None = None) -> None:
+    """Print a line of text that may hold data, on standard output unless a stream is given."""
+    stream = stream or sys.stdout
+    print(shown(text, stream), file=stream, flush=True)
+
+
+def prepare_streams() -> None:
+    """Let no character end a command: replace what an encoding can't hold, and keep input that is no text.
+
+    Bytes that are no text come in as halves of characters, which the engine refuses in one line.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if getattr(stream, "errors", None) in ("strict", "surrogateescape"):
+            _set_errors(stream, "replace")
+    _set_errors(sys.stdin, "surrogateescape")
+    logging.lastResort = _Warnings(logging.WARNING)
+
+
+def _set_errors(stream: IO[str], errors: str) -> None:
+    with contextlib.suppress(
+        AttributeError, ValueError
+    ):  # not a file, or one that is closed or was read from
+        stream.reconfigure(errors=errors)  # type: ignore[attr-defined]
+
+
+class _Warnings(logging.Handler):
+    """Prints warnings, which quote names from checkpoints, where nobody has set up logging."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            say(self.format(record), sys.stderr)
+        except Exception:
+            self.handleError(record)
