@@ -263,7 +263,7 @@ def _convert(gguf: Path, target: Path) -> None:
     dequantised weights go into a fresh model of the same configuration.
     """
     from .gguf_files import GGUFFile, without_quantization
-    from .loading import quiet_libraries
+    from .quiet import quiet_libraries
 
     with quiet_libraries():
         file = GGUFFile(gguf)

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import huggingface_hub
 import torch
 import transformers
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PretrainedConfig
@@ -22,6 +21,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Pretra
 from ..errors import BackendUnavailableError, InvalidConfigError, MinipagedError, ModelNotSupportedError
 from ..sampling_params import SamplingParams
 from .facts import eos_token_ids, length_limit, position_limit, sampling_defaults, vocabulary
+from .quiet import quiet_libraries
 from .source import ModelSource, find_model
 from .support import check_config, one_line
 from .trial import check_supported
@@ -205,28 +205,6 @@ def _named_errors(source: ModelSource, what: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise ModelNotSupportedError(f"{source.name}: {what}: {one_line(error)}") from error
-
-
-@contextmanager
-def quiet_libraries(bars: bool = False) -> Iterator[None]:
-    """Silence transformers' and the hub's reports while we load: what matters in them is an error of ours.
-
-    Progress bars stay with `bars`, for what may have to be downloaded.
-    """
-    libraries = (transformers.utils.logging, huggingface_hub.utils.logging)
-    levels = [library.get_verbosity() for library in libraries]
-    hide_bars = not bars and not huggingface_hub.utils.are_progress_bars_disabled()
-    for library in libraries:
-        library.set_verbosity_error()
-    if hide_bars:
-        transformers.utils.logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        for library, level in zip(libraries, levels, strict=True):
-            library.set_verbosity(level)
-        if hide_bars:
-            transformers.utils.logging.enable_progress_bar()
 
 
 def _some(names: list[str], shown: int = 4) -> str:
