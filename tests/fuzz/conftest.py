@@ -12,7 +12,7 @@ import pytest
 
 import minipaged.engine.engine
 import minipaged.llm
-from minipaged import LLM
+from minipaged import LLM, SamplingParams
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -28,6 +28,7 @@ def stub_llm(monkeypatch: pytest.MonkeyPatch) -> Callable[..., LLM]:
         vocab_size=VOCAB,
         num_embeddings=VOCAB,
         max_model_len=64,
+        default_params=SamplingParams(),
     )
     monkeypatch.setattr(minipaged.llm, "load_model", lambda *_, **__: loaded)
     monkeypatch.setattr(minipaged.engine.engine, "ModelRunner", StubRunner)
