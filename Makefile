@@ -15,7 +15,7 @@ If you do not know the answer, say so."
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo bench bench-kernels gpu-check lockstep soak test lessons mutants docs docs-serve docs-check lint clean
+.PHONY: help demo bench bench-kernels gpu-check lockstep soak fuzz test lessons mutants docs docs-serve docs-check lint clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -44,6 +44,9 @@ lockstep: .venv/installed-dev ## drive reference and kernels through twenty time
 
 soak: .venv/installed-dev ## 20,000 random requests through scheduler, block manager and caches, without a model
 	MINIPAGED_SOAK_REQUESTS=20000 .venv/bin/pytest -n 2 tests/engine/test_soak.py
+
+fuzz: .venv/installed-dev ## model folders and files with faults: typed errors, soon and in little memory
+	MINIPAGED_FUZZ=1 .venv/bin/pytest -q tests/fuzz
 
 lessons: .venv/installed ## grade the lessons: which is next, what is wrong, where a hint is
 	@.venv/bin/pytest lessons
