@@ -31,6 +31,7 @@ _LAYER_NAMES = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decod
 _PARAMETERS_PER_TENSOR = 64
 # Layers of a model whose files are not here yet.
 _MOST_LAYERS = 10_000
+_MOST_LABELS = 100_000
 # Tables and masks that a model computes rather than reads; GPT-Neo's masks take 128 MiB.
 _COMPUTED_BYTES = 128 << 20
 
@@ -96,6 +97,9 @@ def check_layer_count(settings: Any, stored: StoredTensors | None) -> None:
         if count > (stored.num_tensors if stored else _MOST_LAYERS):
             held = f"the weight files, which hold {stored.num_tensors} tensors" if stored else "any model"
             raise ModelNotSupportedError(f"{name}={count!r} doesn't fit {held}")
+    labels = settings.get("num_labels")  # transformers makes a name for each, whatever the model
+    if isinstance(labels, (int, float)) and not labels <= _MOST_LABELS:
+        raise ModelNotSupportedError(f"num_labels must be at most {_MOST_LABELS}, got {labels!r}")
     for part in settings.values():
         check_layer_count(part, stored)
 

@@ -375,6 +375,7 @@ class TestCheckpoints:
             "num_attention_heads",
             "num_key_value_heads",
             "head_dim",
+            "num_labels",
         ],
     )
     @pytest.mark.parametrize("size", [10**9, 10**15])
