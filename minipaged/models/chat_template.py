@@ -149,8 +149,11 @@ class _Worker:
         # -P: what else lies in the script's folder is nothing to import.
         command = [sys.executable, "-P", str(Path(__file__).with_name("template_worker.py"))]
         pipe = subprocess.PIPE
+        environment = os.environ | {"MALLOC_ARENA_MAX": "1"}  # glibc reserves 64 MiB for each further arena
         try:
-            self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
+            self.process = subprocess.Popen(
+                command, env=environment, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL
+            )
         except OSError as error:
             raise BackendUnavailableError(f"no process for chat templates can be started: {error}") from None
         if not self.process.stdout.readline():  # type: ignore[union-attr]

@@ -164,11 +164,10 @@ def within_bounds(act: Callable[[], Any]) -> str:
 @pytest.mark.parametrize("number", range(TIMES))
 def test_a_hostile_template(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(number)
-    monkeypatch.setattr(
-        chat_template, "TIME_LIMIT", 0.3
-    )  # the rule is the same, and 200 of them take 5 s each
     llm = model(template(rng))
-    within_bounds(lambda: llm.chat([{"role": "user", "content": "hi"}]))
+    with monkeypatch.context() as patch:
+        patch.setattr(chat_template, "TIME_LIMIT", 0.3)  # one in twenty would take the whole 5 s
+        within_bounds(lambda: llm.chat([{"role": "user", "content": "hi"}]))
     sound = model("{{ messages[0].content }}")
     assert sound.chat_token_ids([{"role": "user", "content": "next"}]) == list(b"next")
 
