@@ -45,8 +45,8 @@ lockstep: .venv/installed-dev ## drive reference and kernels through twenty time
 soak: .venv/installed-dev ## 20,000 random requests through scheduler, block manager and caches, without a model
 	MINIPAGED_SOAK_REQUESTS=20000 .venv/bin/pytest -n 2 tests/engine/test_soak.py
 
-fuzz: .venv/installed-dev ## hostile use: interrupts and interleavings at every line, broken models and templates (some 5 minutes)
-	MINIPAGED_FUZZ_TIMES=2000 .venv/bin/pytest tests/fuzz
+fuzz: .venv/installed-dev ## hostile use: interrupts and other threads at any line, broken models and templates
+	MINIPAGED_FUZZ=1 .venv/bin/pytest -q tests/fuzz
 
 lessons: .venv/installed ## grade the lessons: which is next, what is wrong, where a hint is
 	@.venv/bin/pytest lessons

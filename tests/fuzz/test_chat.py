@@ -6,7 +6,6 @@ MINIPAGED_FUZZ_TIMES says how many cases; each is made from its number alone.
 from __future__ import annotations
 
 import io
-import os
 import random
 import re
 import resource
@@ -17,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from how_often import how_often
 
 from minipaged import LLM
 from minipaged.commands.console import DataConsole
@@ -24,7 +24,7 @@ from minipaged.errors import InvalidRequestError, ModelNotSupportedError
 from minipaged.models import chat_template
 from minipaged.terminal import visible
 
-TIMES = int(os.environ.get("MINIPAGED_FUZZ_TIMES", "24"))
+TIMES = how_often(24, 200)
 LONGEST = 10.0  # seconds of a call
 GROWTH = 200 << 20  # bytes
 MAX_PROMPT_BYTES = 1 << 20

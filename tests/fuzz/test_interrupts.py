@@ -16,12 +16,13 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from how_often import UNDER_FUZZ, how_often
 from stub_engine import REQUESTS, greedy_tokens
 
 import minipaged
 from minipaged import LLM
 
-TIMES = int(os.environ.get("MINIPAGED_FUZZ_TIMES", "60"))
+TIMES = how_often(60, 2000)
 PACKAGE = str(Path(minipaged.__file__).resolve().parent)
 TOP = str(Path(PACKAGE).parent)
 Line = tuple[str, int]
@@ -121,7 +122,7 @@ def test_after_an_interrupt_at_any_line_the_pool_is_whole(
         assert_whole(llm)
         assert serve(llm) == expected
     assert num_interrupted >= TIMES // 2 - 5  # the call may be over before the line comes
-    if TIMES >= 1000:
+    if UNDER_FUZZ:
         with capsys.disabled():
             print(f"\n{kind}: {num_interrupted} interrupts at {len(moments)} different lines")
 

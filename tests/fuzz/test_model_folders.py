@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import faulthandler
 import json
-import os
 import random
 import resource
 import shutil
@@ -24,14 +23,14 @@ import gguf
 import pytest
 import torch
 import transformers
+from how_often import UNDER_FUZZ, how_often
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from minipaged import LLM, SamplingParams
 from minipaged.errors import MinipagedError
 
-UNDER_FUZZ = os.environ.get("MINIPAGED_FUZZ") == "1"  # `make fuzz` sets it
-TIMES = int(os.environ.get("MINIPAGED_FUZZ_TIMES", "300" if UNDER_FUZZ else "15"))
+TIMES = how_often(15, 300)
 MOST_SECONDS = 10
 MOST_GROWTH = 200 << 20
 WORDS = ["<eos>", "<bos>", *"abcdefghijklmnopqrstuvwxyz0123456789 "]

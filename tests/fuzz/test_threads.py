@@ -6,12 +6,12 @@ until it waits for a lock. `make fuzz` tries every line of every pair; `make tes
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Callable
 from threading import Event, Thread
 
 import pytest
+from how_often import UNDER_FUZZ
 from stub_engine import greedy_tokens
 from test_interrupts import Line, LineTracer
 
@@ -19,8 +19,7 @@ from minipaged import LLM, SamplingParams
 from minipaged.errors import EngineInUseError, InvalidRequestError
 from minipaged.outputs import RequestOutput
 
-TIMES = int(os.environ.get("MINIPAGED_FUZZ_TIMES", "60"))
-EVERY_LINE = TIMES >= 1000
+NUM_CASES = 15  # for each first call, in `make test`
 PROMPTS = {"ending": [5, 6, 7], "running": [5, 6, 7, 8, 9], "new": [5, 6, 7, 8, 1]}
 LENGTHS = {"ending": 1, "running": 6, "new": 3}
 
@@ -167,9 +166,9 @@ def test_every_call_may_meet_every_other_at_any_line(
     llm = stub_llm(check_invariants=True)
     moments = lines_of(CALLS[first], Scene(llm))
     cases = [(second, at) for second in CALLS for at in moments]
-    if not EVERY_LINE:
+    if not UNDER_FUZZ:
         known = [case for case in cases if (first, case[0]) in KNOWN_TO_RACE]
-        cases = known + choose.sample(cases, min(len(cases), TIMES // 4))
+        cases = known + choose.sample(cases, min(len(cases), NUM_CASES))
     for second, at in cases:
         scene = Scene(llm)
         try:
@@ -178,7 +177,7 @@ def test_every_call_may_meet_every_other_at_any_line(
         except BaseException as error:
             error.add_note(f"{first!r} stopped at line number {at}, and {second!r} called meanwhile")
             raise
-    if EVERY_LINE:
+    if UNDER_FUZZ:
         with capsys.disabled():
             print(f"\n{first}: {len(moments)} lines, {len(cases)} interleavings")
 
