@@ -80,7 +80,11 @@ def edited(text: str, edit: str, name: str) -> str:
 
 def as_submission(lesson: Lesson, text: str) -> str:
     """The text of a key made to work outside of its package, with the library's own errors."""
-    package = lesson.key.rpartition(".")[0]
-    text = re.sub(r"^from \.", f"from {package}.", text, flags=re.MULTILINE)
+
+    def absolute(found: re.Match[str]) -> str:
+        parents = lesson.key.split(".")[: -len(found[2])]
+        return found[1] + ".".join([*parents, found[3]] if found[3] else parents)
+
+    text = re.sub(r"^( *from )(\.+)(\w*)", absolute, text, flags=re.MULTILINE)
     errors = re.findall(r"^class (\w+Error)\(", text, re.MULTILINE)
     return text + (f"\n\nfrom {lesson.key} import {', '.join(errors)}\n" if errors else "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,15 @@ def test_no_wrong_solution_is_lost() -> None:
 def test_an_edit_must_find_each_of_its_places_once(edit: str, told: str) -> None:
     with pytest.raises(ValueError, match=f"^mine: .*{re.escape(told)}"):
         edited("    a\n    b\n    c\n    b\n", edit, "mine")
+
+
+def test_a_copy_of_a_key_imports_from_the_keys_package() -> None:
+    lesson = replace(COURSE.find("3"), key="a.b.c")
+    text = "from .x import y\nfrom ..z.u import w\n    from . import v\nclass OneError(Exception): ...\n"
+    assert as_submission(lesson, text) == (
+        "from a.b.x import y\nfrom a.z.u import w\n    from a.b import v\nclass OneError(Exception): ...\n"
+        "\n\nfrom a.b.c import OneError\n"
+    )
 
 
 def test_an_edit_changes_whole_lines_in_several_places() -> None:
