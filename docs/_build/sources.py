@@ -8,8 +8,6 @@ from pathlib import Path
 
 from docstrings import as_code
 
-from minipaged.course.exercise import defined_names, first_line
-
 FOLDERS = ("reference", "kernels", "minipaged")
 ROOT = Path(__file__).parents[2]
 UNSEARCHED = "search:\n  exclude: true\n"  # pages that aren't the site's own
@@ -57,3 +55,17 @@ def fenced(opening: str, text: str) -> str:
     """A code block whose fence is longer than any inside of it."""
     fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
     return f"{fence}{opening}\n{text}\n{fence}"
+
+
+def defined_names(node: ast.stmt) -> set[str]:
+    """What a statement at the top of a module or class defines."""
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        return {node.name}
+    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+    return {target.id for target in targets if isinstance(target, ast.Name)}
+
+
+def first_line(node: ast.stmt) -> int:
+    """Where a statement begins, its decorators included."""
+    decorators = getattr(node, "decorator_list", [])
+    return min([node.lineno, *(mark.lineno for mark in decorators)])

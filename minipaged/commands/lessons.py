@@ -15,7 +15,7 @@ from typing import NoReturn
 from rich.padding import Padding
 
 from ..course import progress
-from ..course.exercise import exercise_source, is_untouched
+from ..course.exercise import is_untouched, starting_text
 from ..course.manifest import Course, Lesson, find_course, holds_a_course, is_own_copy
 from ..course.report import progress_lines
 from ..errors import InvalidRequestError
@@ -79,11 +79,12 @@ def reset(lesson: Lesson) -> None:
         _say(f"{path} is as it was at the start: nothing to do")
         return
     try:
+        start = starting_text(lesson)
         if path.is_file():
             kept = path.with_suffix(".py.old")
             shutil.copyfile(path, kept)
             _say(f"What you wrote is kept in {kept}")
-        path.write_text(exercise_source(lesson), encoding="utf-8")
+        path.write_text(start, encoding="utf-8")
     except OSError as error:
         raise InvalidRequestError(f"{path} can't be made anew: {error.strerror or error}") from error
     _say(f"{path} is as it was at the start")
@@ -92,11 +93,11 @@ def reset(lesson: Lesson) -> None:
 def copy(course: Course, folder: Path) -> None:
     """Copy the lessons to a new folder, each exercise as it is at the start."""
     _check_new(folder)
-    unwanted = shutil.ignore_patterns("__pycache__", ".*", "*.old", "__init__.py")
+    unwanted = shutil.ignore_patterns("__pycache__", ".*", "*.old", "*.start", "__init__.py")
     try:
         shutil.copytree(course.root, folder, ignore=unwanted, dirs_exist_ok=True)
         for lesson in Course(folder).lessons:
-            lesson.exercise_path.write_text(exercise_source(lesson), encoding="utf-8")
+            lesson.exercise_path.write_text(starting_text(lesson), encoding="utf-8")
     except OSError as error:
         raise InvalidRequestError(f"folder {str(folder)!r}: {error.strerror or error}") from error
     _say(f"The lessons are in {folder}. Now:\n  cd {shlex.quote(str(folder))}\n  pytest")

@@ -1,1 +1,1 @@
-"""The machinery behind `pytest lessons/`: the manifest, exercises made from their answer keys, the report."""
+"""The machinery behind `pytest lessons/`: the manifest, the exercises, the report."""

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import ast
 import os
-import signal
-import threading
 import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
-from types import FrameType, FunctionType
+from types import FunctionType
 from typing import Any
 
 from ..engine.block_manager import REFERENCE, BlockManager, Parts
@@ -24,15 +22,13 @@ from ..reference.allocator import BlockAllocator, OutOfBlocksError
 from .checked_parts import checked_allocator, checked_copy
 from .checks import describe
 from .exercise import load_exercise, stubs
+from .raised import chain, innermost_place
+from .time_limit import TimeLimitError, call_time_limit
 
 TIME_LIMIT = 20  # seconds that one call of the learner's code may take
 PARTS = {  # what a file may define: the library's own, and its field of Parts
     getattr(REFERENCE, field.name).__name__: field.name for field in fields(Parts)
 }
-
-
-class StuckError(BaseException):
-    """A call of the learner's code took too long. Not an Exception: none of theirs must swallow it."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +77,7 @@ class Learner:
     @contextmanager
     def guard(self) -> Iterator[None]:
         """Turn what the learner's code does wrong in here into a LearnerError, and break off what hangs."""
-        with _time_limit(self._files):
+        with call_time_limit(TIME_LIMIT, self._files):
             try:
                 yield
             except BaseException as error:
@@ -97,7 +93,7 @@ class Learner:
     def _explain(self, error: BaseException) -> str | None:
         """What to tell, or None for what isn't the learner's doing."""
         everything = ", ".join(place(path) for path in dict.fromkeys(self.sources.values()))
-        causes = _contexts(error)
+        causes = chain(error, "__context__")
         for cause in reversed(causes):  # the first that was noticed; what came later may follow from it
             if isinstance(cause, LearnerError):
                 return str(cause)
@@ -135,7 +131,7 @@ def _parts_of(path: Path) -> dict[str, Any]:
     try:
         module = load_exercise(path)
     except (Exception, SystemExit) as error:
-        line = error.lineno if isinstance(error, SyntaxError) else _last_line(error, path)
+        line = error.lineno if isinstance(error, SyntaxError) else innermost_place(error, path)[0]
         raise LearnerError(f"{place(path, line)} can't be imported: {describe(error)}") from error
     found = {
         part: getattr(module, part)
@@ -181,59 +177,14 @@ def complete(own: type, original: type) -> None:
         own._retained = frozenset()  # type: ignore[attr-defined]  # what `can_reuse` asks for
 
 
-@contextmanager
-def _time_limit(files: dict[str, Path]) -> Iterator[None]:
-    """Raise StuckError in a call of code in `files` that is still the same after TIME_LIMIT seconds.
-
-    Looks every second which call it is: what the model itself takes doesn't count. Nothing is limited where
-    there are no such signals, or outside the main thread.
-    """
-    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    running: list[FrameType | None] = [None]
-    ticks = [0]
-
-    def look(signum: int, frame: FrameType | None) -> None:
-        outermost = None
-        while frame is not None:
-            outermost = frame if frame.f_code.co_filename in files else outermost
-            frame = frame.f_back
-        ticks[0] = ticks[0] + 1 if outermost is not None and outermost is running[0] else 0
-        running[0] = outermost
-        if ticks[0] >= TIME_LIMIT:
-            raise StuckError(TIME_LIMIT)
-
-    before = signal.signal(signal.SIGALRM, look)
-    signal.setitimer(signal.ITIMER_REAL, 1, 1)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-
-
 def _told(error: BaseException, path: Path, line: int | None, function: str) -> str:
     if isinstance(error, NotImplementedError):
         return f"{function} is not written yet: {place(path, line)}"
     what = describe(error)
-    if isinstance(error, StuckError):
+    if isinstance(error, TimeLimitError):
         what = f"no answer within {error} s: a loop that never ends?"
     return f"{place(path, line)}, in {function}: {what}"
 
 
-def _contexts(error: BaseException) -> list[BaseException]:
-    """The exception and those during whose handling it was raised, last first."""
-    chain = [error]
-    while chain[-1].__context__ is not None and chain[-1].__context__ not in chain:
-        chain.append(chain[-1].__context__)
-    return chain
-
-
 def _modules(error: BaseException) -> set[str]:
     return {Path(frame.filename).name for frame in traceback.extract_tb(error.__traceback__)}
-
-
-def _last_line(error: BaseException, path: Path) -> int | None:
-    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
-    return lines[-1] if lines else None

@@ -1,7 +1,7 @@
 """What the course consists of: lessons/manifest.toml, the one place for order, titles, hints and answer keys.
 
 The answer key of a lesson is a module of this package. The manifest says which of its functions a learner
-writes (`write`), and which stand in the exercise as they are (`given`); exercise.py is made from that.
+writes (`write`).
 Page: docs/lessons.md.
 """
 
@@ -37,11 +37,6 @@ class Lesson:
     learnt: str  # what to take home, said after a pass
     vllm: str  # what the real vLLM does differently
     needs: list[str] = field(default_factory=list)  # folders of the lessons to be done before
-    given: list[str] = field(default_factory=list)  # what the exercise holds as it is
-    leave_out: list[str] = field(default_factory=list)  # methods and helpers that play no part
-    also_import: list[str] = field(default_factory=list)  # names that what is to be written needs
-    drop_words: list[str] = field(default_factory=list)  # sentences of docstrings that hold one are left out
-    drop_parameters: dict[str, list[str]] = field(default_factory=dict)  # by function: options not taught
     time_limit: int = 20  # seconds a test may take: a loop that never ends is told, not waited for
 
     @property

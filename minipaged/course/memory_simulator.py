@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from .memory_map import Kind, Known, OutOfBoundsError, Recording, replaced, require, size_of
+from .memory_accesses import Kind, Known, OutOfBoundsError, Recording, replaced, require, size_of
 
 
 def simulates_numba() -> bool:

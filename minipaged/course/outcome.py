@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import traceback
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -11,10 +10,8 @@ from types import ModuleType
 from .checks import WrongAnswerError, describe, last_attempt
 from .exercise import is_untouched
 from .manifest import Lesson
-
-
-class TimeLimitError(BaseException):
-    """A test took too long. Not an Exception: a learner's `except Exception` must not swallow it."""
+from .raised import chain, innermost_place, is_file
+from .time_limit import TimeLimitError
 
 
 class ExerciseError(Exception):
@@ -83,12 +80,12 @@ def explain(error: BaseException, rule: str, outcome: Outcome) -> Failure:
     tried, why = last_attempt()
     if isinstance(error, ExerciseError):
         tried, why = error.tried or tried, error.why or why
-    path, chain = outcome.submission, _causes(error)
-    line, function = _where(chain, path)
-    last = chain[-1]
-    if wrong := next((e for e in chain if isinstance(e, WrongAnswerError)), None):
+    path, causes = outcome.submission, chain(error, "__cause__")
+    line, function = _where(causes, path)
+    last = causes[-1]
+    if wrong := next((e for e in causes if isinstance(e, WrongAnswerError)), None):
         return Failure(rule, wrong.tried, wrong.expected, wrong.got, wrong.why, line, function)
-    if any(isinstance(e, NotImplementedError) for e in chain):
+    if any(isinstance(e, NotImplementedError) for e in causes):
         return Failure(rule, tried, "", "", "", line, function, is_unwritten=True)
     if isinstance(last, TimeLimitError):
         why = why or "a loop that never ends? Look at what has to change on each turn for it to stop"
@@ -96,7 +93,7 @@ def explain(error: BaseException, rule: str, outcome: Outcome) -> Failure:
     anew = f"`minipaged lessons reset {outcome.lesson.number}` makes it anew"
     if path is not None and not path.is_file():
         return Failure(rule, tried, path.name, "no such file", f"renamed or deleted? {anew}")
-    if path is not None and isinstance(last, SyntaxError) and _is_file(last.filename, path):
+    if path is not None and isinstance(last, SyntaxError) and is_file(last.filename, path):
         got = f"{type(last).__name__}: {last.msg}"
         return Failure(rule, tried, "a Python file", got, "", last.lineno)
     if path is not None and (name := _missing_name(last, outcome.lesson, path)):
@@ -115,29 +112,18 @@ def _missing_name(error: BaseException, lesson: Lesson, path: Path) -> str:
     if not isinstance(error, AttributeError):
         return ""
     if isinstance(error.obj, ModuleType):
-        return error.name or "" if _is_file(getattr(error.obj, "__file__", None), path) else ""
+        return error.name or "" if is_file(getattr(error.obj, "__file__", None), path) else ""
     owner = error.obj if isinstance(error.obj, type) else type(error.obj)
     module = sys.modules.get(owner.__module__)
     name = f"{owner.__name__}.{error.name}"
-    return name if name in lesson.write and _is_file(getattr(module, "__file__", None), path) else ""
+    return name if name in lesson.write and is_file(getattr(module, "__file__", None), path) else ""
 
 
-def _is_file(name: str | None, path: Path) -> bool:
-    return name is not None and Path(name).resolve() == path.resolve()
-
-
-def _causes(error: BaseException) -> list[BaseException]:
-    """The exception and what it was raised from, outermost first: interpreters wrap what a kernel raises."""
-    chain = [error]
-    while chain[-1].__cause__ is not None and chain[-1].__cause__ not in chain:
-        chain.append(chain[-1].__cause__)
-    return chain
-
-
-def _where(chain: list[BaseException], submission: Path | None) -> tuple[int | None, str]:
-    """The innermost line of the learner's file that the exception passed."""
-    for error in reversed(chain):
-        for frame in reversed(traceback.extract_tb(error.__traceback__)):
-            if submission is not None and _is_file(frame.filename, submission):
-                return frame.lineno, frame.name
+def _where(errors: list[BaseException], submission: Path | None) -> tuple[int | None, str]:
+    """The innermost line of the learner's file that the exceptions passed."""
+    if submission is not None:
+        for error in reversed(errors):
+            line, function = innermost_place(error, submission)
+            if line is not None:
+                return line, function
     return None, ""

@@ -5,13 +5,11 @@ lessons/conftest.py takes its hooks from here. With -v, or --tb, pytest's own re
 
 from __future__ import annotations
 
-import signal
-import threading
 import unittest
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType, ModuleType
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -21,8 +19,9 @@ from ..terminal import visible
 from . import progress
 from .exercise import load_exercise
 from .manifest import MANIFEST, Course, Lesson
-from .outcome import ExerciseError, Outcome, TimeLimitError, explain, passed_through
+from .outcome import ExerciseError, Outcome, explain, passed_through
 from .report import report
+from .time_limit import time_limit
 
 _course: pytest.StashKey[Course] = pytest.StashKey()
 _outcomes: pytest.StashKey[dict[str, Outcome]] = pytest.StashKey()
@@ -206,31 +205,12 @@ def _guard(item: pytest.Item) -> Iterator[None]:
     """Break off what goes on for too long, and let no exercise end its own test."""
     lesson = _lesson(item)
     try:
-        with _time_limit(lesson.time_limit):
+        with time_limit(lesson.time_limit):
             yield
     except _ENDS as end:
         if not passed_through(end, _submission(item.config, lesson)):
             raise
         raise ExerciseError(why="what ends a test early gives no answer") from end
-
-
-@contextmanager
-def _time_limit(seconds: int) -> Iterator[None]:
-    """Raise TimeLimitError in here after so long; never where there are no such signals."""
-    if not hasattr(signal, "SIGALRM") or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def stop(signum: int, frame: FrameType | None) -> None:
-        raise TimeLimitError(seconds)
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(seconds)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def _lesson(item: pytest.Item | pytest.FixtureRequest) -> Lesson:

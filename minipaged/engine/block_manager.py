@@ -56,17 +56,9 @@ class BlockManager:
         self.block_size = block_size
         self.enable_prefix_caching = enable_prefix_caching
         self.parts = parts
-        self.num_host_blocks = num_host_blocks
-        self.reset()
-
-    def reset(self, sequences: Iterable[Sequence] = ()) -> None:
-        """Make all blocks free again, whatever the counts say; `sequences` are all that had some."""
-        for sequence in sequences:
-            self._clear(sequence)
-        new_allocator = self.parts.allocator_class
-        self.allocator = new_allocator(self.num_blocks)
-        self.cache = self.parts.prefix_cache_class(self.allocator)
-        self.host_allocator = new_allocator(self.num_host_blocks) if self.num_host_blocks else None
+        self.allocator = parts.allocator_class(num_blocks)
+        self.cache = parts.prefix_cache_class(self.allocator)
+        self.host_allocator = parts.allocator_class(num_host_blocks) if num_host_blocks else None
 
     @property
     def num_available(self) -> int:
@@ -206,17 +198,25 @@ class BlockManager:
         The blocks of one that is swapped out (`on_host`) are of the host pool and go back there, and it is on
         the host no more. Calling it again changes nothing.
         """
-        blocks, on_host = sequence.table.blocks, sequence.on_host
-        self._clear(sequence)
-        if not on_host:
-            self.cache.free(blocks)
-        elif self.host_allocator is not None:
-            self.host_allocator.free(blocks)
-
-    def _clear(self, sequence: Sequence) -> None:
+        blocks = sequence.table.blocks
         sequence.table = self.new_table()
         sequence.num_computed_tokens = 0
-        sequence.on_host = False
+        if not sequence.on_host:
+            self.cache.free(blocks)
+        elif self.host_allocator is not None:
+            sequence.on_host = False
+            self.host_allocator.free(blocks)
+
+    def reset(self, sequences: Iterable[Sequence]) -> None:
+        """Make all blocks free again, whatever the counts say; `sequences` are all that hold some."""
+        for sequence in sequences:
+            sequence.table = self.new_table()
+            sequence.num_computed_tokens = 0
+            sequence.on_host = False
+        self.allocator = self.parts.allocator_class(self.num_blocks)
+        self.cache = self.parts.prefix_cache_class(self.allocator)
+        if self.host_allocator is not None:
+            self.host_allocator = self.parts.allocator_class(self.host_allocator.num_blocks)
 
     def _lookup(self, sequence: Sequence) -> list[int]:
         return self.cache.lookup(sequence.chain) if self.enable_prefix_caching else []

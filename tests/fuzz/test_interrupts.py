@@ -91,7 +91,8 @@ def assert_whole(llm: LLM) -> None:
     blocks = llm.engine.blocks
     llm.engine.check()
     assert blocks.allocator.num_free + blocks.allocator.num_cached == blocks.num_blocks
-    assert blocks.host_allocator is None or blocks.host_allocator.num_free == blocks.num_host_blocks
+    assert blocks.host_allocator is not None
+    assert blocks.host_allocator.num_free == blocks.host_allocator.num_blocks
 
 
 @pytest.mark.parametrize("kind", ["signal", "exception"])

@@ -85,7 +85,7 @@ def test_the_wheel_holds_every_source_file_and_nothing_else(tree: Path, wheel: P
         for package, folder in PACKAGES.items()
         for path in tree.glob(f"{folder}/*.py")
     }
-    lessons = [path for path in tree.glob("lessons/*/*") if path.suffix in (".py", ".md")]
+    lessons = [path for path in tree.glob("lessons/*/*") if path.suffix in (".py", ".md", ".start")]
     expected |= {f"minipaged/{path.relative_to(tree)}" for path in lessons}
     expected |= {f"minipaged/view/{path.name}" for path in tree.glob("minipaged/view/*")}
     expected |= {"minipaged/lessons/manifest.toml", "minipaged/lessons/pytest.ini", "minipaged/py.typed"}

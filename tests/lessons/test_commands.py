@@ -157,6 +157,20 @@ def test_reset_keeps_what_was_written(course: Course, capsys: pytest.CaptureFixt
     assert path.with_suffix(".py.old").read_text() == "half = 'done'\n"
 
 
+def test_a_lesson_that_did_not_come_with_the_package_is_not_reset(
+    course: Course, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (course.root / "03_allocator").rename(course.root / "30_mine")
+    manifest = course.root / "manifest.toml"
+    manifest.write_text(manifest.read_text().replace('"03_allocator"', '"30_mine"'))
+    path = course.root / "30_mine" / "exercise.py"
+    path.write_text("half = 'done'\n")
+    assert main(["lessons", "reset", "30"]) == 2
+    error = capsys.readouterr().err
+    assert "'30_mine' is not of this minipaged" in error and error.count("\n") == 1
+    assert path.read_text() == "half = 'done'\n" and not path.with_suffix(".py.old").exists()
+
+
 def test_a_copy_starts_unsolved_and_grades_itself(
     course: Course, run_lessons: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

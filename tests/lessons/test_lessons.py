@@ -1,28 +1,23 @@
-"""Each exercise is what its answer key makes of it, fails unsolved, and passes when solved."""
+"""Each exercise fails unsolved and passes when solved; wrong solutions are caught by words that help."""
 
 from __future__ import annotations
 
 import re
-import runpy
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from solutions import COURSE, Solution, as_submission, edited, key_text, solutions
 
-from minipaged.course.exercise import exercise_source
-from minipaged.course.manifest import Course, Lesson
+from minipaged.course.manifest import Lesson
 
 Run = Callable[..., tuple[int, str]]
-COURSE = Course(Path(__file__).parents[2] / "lessons")
-WRONG = sorted(Path(__file__).parent.glob("wrong/*/*.py"))
-RIGHT = sorted(Path(__file__).parent.glob("right/*/*.py"))
+WRONG = [solution for lesson in COURSE.lessons for solution in solutions("wrong", lesson)]
+RIGHT = [solution for lesson in COURSE.lessons for solution in solutions("right", lesson)]
+NUM_WRONG = {1: 16, 2: 24, 3: 17, 4: 34, 5: 38, 6: 27, 7: 54, 8: 36, 9: 42, 10: 41, 11: 48, 12: 18, 13: 20}
 each_lesson = pytest.mark.parametrize("lesson", COURSE.lessons, ids=lambda lesson: lesson.folder)
-
-
-@each_lesson
-def test_the_exercise_is_its_answer_key_with_the_bodies_taken_out(lesson: Lesson) -> None:
-    want = exercise_source(lesson)
-    assert lesson.exercise_path.read_text() == want, f"run: minipaged lessons reset {lesson.number}"
 
 
 @each_lesson
@@ -48,46 +43,75 @@ def test_the_answer_key_passes(run_lessons: Run, lesson: Lesson) -> None:
     assert code == 0, printed
 
 
-@pytest.mark.parametrize("path", WRONG, ids=lambda path: f"{path.parent.name}/{path.stem}")
-def test_a_wrong_solution_is_caught_by_words_that_name_its_misconception(
-    run_lessons: Run, path: Path, tmp_path: Path
-) -> None:
-    """A wrong solution's docstring says what is believed, and after "Words:" what the report must say."""
-    lesson = COURSE.find(path.parent.name)
-    grade = f"--submission={submission(path, lesson, tmp_path)}"
-    code, printed = run_lessons(lesson.path, grade, "-x")  # the report tells the first failure
-    assert code == 1, printed
-    said = " ".join(printed.split()).lower()
-    assert "is not written yet" not in said and "not started" not in said
-    _, words = path.read_text().split('"""')[1].split("Words:")
-    for word in words.split(","):
-        assert " ".join(word.split()).lower() in said, printed
-
-
-@pytest.mark.parametrize("path", RIGHT, ids=lambda path: f"{path.parent.name}/{path.stem}")
-def test_a_right_solution_that_is_not_the_key_passes(run_lessons: Run, path: Path, tmp_path: Path) -> None:
-    lesson = COURSE.find(path.parent.name)
-    grade = f"--submission={submission(path, lesson, tmp_path)}"
-    code, printed = run_lessons(lesson.path, grade, "-x")  # the report tells the first failure
+@each_lesson
+def test_a_copy_of_the_key_passes_as_a_submission(run_lessons: Run, lesson: Lesson, tmp_path: Path) -> None:
+    """So what a wrong solution is caught by is its edit."""
+    copy = tmp_path / "copy.py"
+    copy.write_text(as_submission(lesson, key_text(lesson)))
+    code, printed = run_lessons(lesson.path, f"--submission={copy}")
     assert code == 0, printed
 
 
-def submission(path: Path, lesson: Lesson, folder: Path) -> Path:
-    """The file to grade: `path` itself or, where it has EDITS (old: new), the answer key with these made."""
-    if "\nEDITS = {" not in path.read_text():
-        return path
-    source = Path(str(lesson.answer().__file__)).read_text()
-    for old, new in runpy.run_path(str(path))["EDITS"].items():
-        assert source.count(old) == 1, f"{path.name}: {lesson.key} must hold once: {old}"
-        source = source.replace(old, new)
-    edited = folder / path.name
-    edited.write_text(re.sub(r"^from \.", f"from {lesson.key.rpartition('.')[0]}.", source, flags=re.M))
-    return edited
+@pytest.mark.parametrize("solution", WRONG, ids=str)
+def test_a_wrong_solution_is_caught_by_words_that_name_its_misconception(
+    run_lessons: Run, solution: Solution, tmp_path: Path
+) -> None:
+    grade = f"--submission={solution.write(tmp_path)}"
+    code, printed = run_lessons(solution.lesson.path, grade, "-x")  # the report tells the first failure
+    assert code == 1, printed
+    said = plain(printed)
+    assert "is not written yet" not in said and "not started" not in said
+    for words in solution.words:
+        assert plain(words) in said, printed
 
 
-@each_lesson
-def test_at_least_five_wrong_solutions_are_tried(lesson: Lesson) -> None:
-    assert sum(path.parent.name == lesson.folder for path in WRONG) >= 5
+def plain(text: str) -> str:
+    """The text without line breaks and capital letters."""
+    return " ".join(text.split()).lower()
+
+
+@pytest.mark.parametrize("solution", RIGHT, ids=str)
+def test_a_right_solution_that_is_not_the_key_passes(
+    run_lessons: Run, solution: Solution, tmp_path: Path
+) -> None:
+    code, printed = run_lessons(solution.lesson.path, f"--submission={solution.write(tmp_path)}", "-x")
+    assert code == 0, printed
+
+
+def test_no_wrong_solution_is_lost() -> None:
+    """As many as there are; whoever adds one raises the number of its lesson."""
+    assert Counter(solution.lesson.number for solution in WRONG) == NUM_WRONG
+    assert all(solution.belief and solution.words for solution in WRONG)
+
+
+@pytest.mark.parametrize(
+    ("edit", "told"),
+    [
+        ("-    b\n+    d", "this once, to be changed, not 2 times"),
+        ("-    x\n+    d", "this once, to be changed, not 0 times"),
+        ("-    c\n+    d\n@@\n-    c\n+    e", "this once, to be changed, not 0 times"),
+        ("-   b\n+    d", "this once, to be changed, not 0 times"),
+        ("     a", "this once, to be changed, not 1 times"),
+        ("b", "begins with '-', '+' or ' ', not as 'b'"),
+    ],
+)
+def test_an_edit_must_find_each_of_its_places_once(edit: str, told: str) -> None:
+    with pytest.raises(ValueError, match=f"^mine: .*{re.escape(told)}"):
+        edited("    a\n    b\n    c\n    b\n", edit, "mine")
+
+
+def test_a_copy_of_a_key_imports_from_the_keys_package() -> None:
+    lesson = replace(COURSE.find("3"), key="a.b.c")
+    text = "from .x import y\nfrom ..z.u import w\n    from . import v\nclass OneError(Exception): ...\n"
+    assert as_submission(lesson, text) == (
+        "from a.b.x import y\nfrom a.z.u import w\n    from a.b import v\nclass OneError(Exception): ...\n"
+        "\n\nfrom a.b.c import OneError\n"
+    )
+
+
+def test_an_edit_changes_whole_lines_in_several_places() -> None:
+    edit = "-    b\n-\n+    d\n     c\n@@\n+    0\n     a\n"
+    assert edited("    a\n    b\n\n    c\n    bb\n", edit, "mine") == "    0\n    a\n    d\n    c\n    bb\n"
 
 
 @each_lesson

@@ -8,6 +8,7 @@ import pytest
 import tokenizers
 import torch
 import transformers
+from solutions import COURSE, Solution, solutions
 
 from minipaged import LLM, BeamSearchParams, SamplingParams
 from minipaged.cli import main
@@ -17,8 +18,7 @@ from minipaged.engine.block_manager import REFERENCE
 from minipaged.errors import LearnerError
 from minipaged.reference import allocator, block_table, copy_on_write, prefix_cache
 
-HERE = Path(__file__).parent
-LESSONS = HERE.parents[1] / "lessons"
+LESSONS = Path(__file__).parents[2] / "lessons"
 RIGHT = (
     "from minipaged.reference.allocator import BlockAllocator as Right\n\n\nclass BlockAllocator(Right):\n"
 )
@@ -98,6 +98,11 @@ def alone(module: object) -> str:
     return f"{text}\n\nfrom minipaged.reference.allocator import OutOfBlocksError\n"
 
 
+def without_retain_and_release(text: str) -> str:
+    """The text of an allocator without what lesson 3 leaves out."""
+    return text[: text.index("    def retain")] + text[text.index("    def _checked") :]
+
+
 def test_right_parts_of_several_files_generate_the_same_tokens(
     model: Path, expected: list[list[list[int]]], tmp_path: Path
 ) -> None:
@@ -122,10 +127,8 @@ def test_an_allocator_without_retain_and_release_serves_without_prefix_caching(
     model: Path, expected: list[list[list[int]]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As lesson 3 has it: `retain`, `release`, `can_reuse` and `num_cached` are left out."""
-    whole = alone(allocator)
-    start, end = whole.index("    def retain"), whole.index("    def _checked")
-    path = written(tmp_path, (whole[:start] + whole[end:]).replace("self._retained: set[int]", "self._kept"))
-    path.write_text(path.read_text().replace("in self._retained", "in self._kept"))
+    own = without_retain_and_release(alone(allocator)).replace("self._retained: set[int]", "self._kept")
+    path = written(tmp_path, own.replace("in self._retained", "in self._kept"))
     assert serve(model, path) == expected
     arguments = ["--model", str(model), "--block-size", "4", "--num-blocks", "20", "--max-tokens", "5"]
     assert main(["generate", "w5 w6 w7 w8 w9", "w5 w6 w7 w8 w10", *arguments, "--use", str(path)]) == 0
@@ -156,15 +159,17 @@ HARMFUL = {
 }
 
 
-@pytest.mark.parametrize("path", sorted(HERE.glob("wrong/03_allocator/*.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("wrong", solutions("wrong", COURSE.find("3")), ids=lambda each: each.name)
 def test_wrong_allocators_of_the_lesson_are_caught_or_harmless(
-    model: Path, expected: list[list[list[int]]], path: Path
+    model: Path, expected: list[list[list[int]]], wrong: Solution, tmp_path: Path
 ) -> None:
     """Few do harm: the engine asks for what it can get, and frees what it has."""
-    if path.stem not in HARMFUL:
+    path = wrong.write(tmp_path)
+    path.write_text(without_retain_and_release(path.read_text()))
+    if wrong.name not in HARMFUL:
         assert serve(model, path) == expected
         return
-    with pytest.raises(LearnerError, match=rf"{path.name}.*{HARMFUL[path.stem]}"):
+    with pytest.raises(LearnerError, match=rf"{path.name}.*{HARMFUL[wrong.name]}"):
         serve(model, path)
 
 

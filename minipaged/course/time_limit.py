@@ -1,0 +1,67 @@
+"""Break off what a learner's code does for too long: a test as a whole, or one call of that code.
+
+Nothing is limited where there are no such signals, or outside the main thread.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Container, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+class TimeLimitError(BaseException):
+    """Something took too long. Not an Exception: a learner's `except Exception` must not swallow it."""
+
+
+@contextmanager
+def time_limit(seconds: int) -> Iterator[None]:
+    """Raise TimeLimitError in here after so many seconds."""
+
+    def stop(frame: FrameType | None) -> None:
+        raise TimeLimitError(seconds)
+
+    with _alarm(seconds, 0, stop):
+        yield
+
+
+@contextmanager
+def call_time_limit(seconds: int, files: Container[str]) -> Iterator[None]:
+    """Raise TimeLimitError in a call of code in `files` that is still the same after so many seconds.
+
+    Looks every second which call it is: what the model itself takes doesn't count.
+    """
+    running: FrameType | None = None
+    ticks = 0
+
+    def look(frame: FrameType | None) -> None:
+        nonlocal running, ticks
+        outermost = None
+        while frame is not None:
+            outermost = frame if frame.f_code.co_filename in files else outermost
+            frame = frame.f_back
+        ticks = ticks + 1 if outermost is not None and outermost is running else 0
+        running = outermost
+        if ticks >= seconds:
+            raise TimeLimitError(seconds)
+
+    with _alarm(1, 1, look):
+        yield
+
+
+@contextmanager
+def _alarm(first: float, interval: float, call: Callable[[FrameType | None], None]) -> Iterator[None]:
+    """Call with the frame that runs after `first` seconds, and then every `interval` unless that is 0."""
+    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, lambda signum, frame: call(frame))
+    outer = signal.setitimer(signal.ITIMER_REAL, first, interval)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_REAL, *outer)  # a limit around this one goes on

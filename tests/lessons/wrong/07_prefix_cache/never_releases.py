@@ -1,8 +1,0 @@
-"""A block that is findable no more is free.
-
-Words: allocator.release was called
-"""
-
-EDITS = {
-    "        self.allocator.release(block)\n": "",
-}

@@ -1,8 +1,0 @@
-"""A block is shared once, however often it is named.
-
-Words: named twice
-"""
-
-EDITS = {
-    "blocks = list(blocks)": "blocks = list(dict.fromkeys(blocks))",
-}

@@ -1,8 +1,0 @@
-"""The last member of a group has its number.
-
-Words: number below GROUP
-"""
-
-EDITS = {
-    "members < GROUP": "members <= GROUP",
-}

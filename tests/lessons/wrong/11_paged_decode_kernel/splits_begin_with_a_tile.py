@@ -1,8 +1,0 @@
-"""A split begins where a tile does.
-
-Words: another program's, splits of 24 keys
-"""
-
-EDITS = {
-    "inside = (positions >= first) & (positions < last)": "inside = positions < last",
-}
