@@ -30,14 +30,14 @@ bench: .venv/installed ## compare with Hugging Face generate, side by side
 
 bench-kernels: .venv/installed-dev ## time each concept, reference and twin, and attention against torch's
 	OMP_NUM_THREADS=$$(.venv/bin/python -c 'import torch; print(torch.get_num_threads())') \
-	  .venv/bin/pytest -q tests/bench --benchmark-enable --benchmark-json=bench-kernels.json \
+	  .venv/bin/pytest -q benchmarks/kernels --benchmark-enable --benchmark-json=bench-kernels.json \
 	  --benchmark-max-time=0.5 --benchmark-columns=min,median,rounds --benchmark-sort=name
 
 gpu-check: ## on a CUDA machine: test the compiled kernels, and time them against torch's
-	@$(GPU_PYTHON) tests/gpu/gpu_check.py
+	@$(GPU_PYTHON) benchmarks/gpu/gpu_check.py
 
 test: lint ## lint, then run every test
-	.venv/bin/pytest -n 2 tests
+	.venv/bin/pytest -n 2 tests benchmarks
 
 lockstep: .venv/installed-dev ## drive reference and kernels through twenty times as many random lives
 	MINIPAGED_LOCKSTEP_TIMES=20 .venv/bin/pytest -n 2 tests/equivalence/test_lockstep.py

@@ -1,4 +1,4 @@
-"""The command line: generate, chat, the benches, the lessons and doctor.
+"""The command line: generate, chat, simulate, the benches of a clone, the lessons and doctor.
 
 Where there is no GPU it lets Triton interpret and Numba simulate, before anything imports them. Every error
 of ours is one line on standard error and exit code 2.
@@ -14,12 +14,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import __version__
 from .commands.arguments import (
-    add_bench_arguments,
     add_engine_arguments,
-    add_model_arguments,
     add_sampling_arguments,
     add_simulate_arguments,
-    add_simulation_arguments,
 )
 from .errors import InvalidRequestError, MinipagedError
 from .machine import interpret_kernels_without_gpu
@@ -34,7 +31,12 @@ if TYPE_CHECKING:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0, 2 for bad input, 130 interrupted, 141 cut off."""
     prepare_streams()
-    args = _parser().parse_args(_joined(sys.argv[1:] if argv is None else argv))
+    parser = _parser()
+    args, others = parser.parse_known_args(argv)
+    if args.run is _bench:
+        args.arguments = others  # each bench knows its own
+    elif others:
+        parser.error(f"unrecognized arguments: {' '.join(others)}")
     interpret_kernels_without_gpu()
     try:
         return args.run(args) or 0
@@ -46,13 +48,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # whoever read our output has seen enough, as `head` has
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nor may the last flush fail
         return 141
-
-
-def _joined(argv: Sequence[str]) -> list[str]:
-    """`bench paper` is `bench-paper`, and so for the other benches."""
-    if argv[:1] == ["bench"] and argv[1:2] and not argv[1].startswith("-"):
-        return [f"bench-{argv[1]}", *argv[2:]]
-    return list(argv)
 
 
 def make_llm(args: argparse.Namespace, learner: Learner | None = None) -> LLM:
@@ -134,40 +129,10 @@ def _serve(args: argparse.Namespace, command: Callable[..., int | None]) -> int 
         return command(args, params, lambda: make_llm(args, learner))
 
 
-def _bench(args: argparse.Namespace) -> None:
+def _bench(args: argparse.Namespace) -> int:
     from .commands.bench import bench
 
-    bench(args)
-
-
-def _bench_prefix(args: argparse.Namespace) -> None:
-    from .commands.bench_prefix import bench_prefix
-
-    bench_prefix(args)
-
-
-def _bench_sharing(args: argparse.Namespace) -> None:
-    from .commands.bench_sharing import bench_sharing
-
-    bench_sharing(args)
-
-
-def _bench_scheduler(args: argparse.Namespace) -> None:
-    from .commands.bench_scheduler import bench_scheduler
-
-    bench_scheduler(args)
-
-
-def _bench_swap(args: argparse.Namespace) -> None:
-    from .commands.bench_swap import bench_swap
-
-    bench_swap(args)
-
-
-def _bench_paper(args: argparse.Namespace) -> None:
-    from .commands.bench_paper import bench_paper
-
-    bench_paper(args)
+    return bench(args.arguments)
 
 
 def _simulate(args: argparse.Namespace) -> None:
@@ -220,43 +185,8 @@ def _parser() -> argparse.ArgumentParser:
     add_engine_arguments(command)
     add_sampling_arguments(command, max_tokens=256)
     command.set_defaults(n=1, beam_width=None)
-    command = _command(commands, "bench", _bench, "compare with Hugging Face generate, side by side")
-    add_bench_arguments(command)
-    command = _command(commands, "bench-prefix", _bench_prefix, "time what a prefix cache saves and costs")
-    add_model_arguments(command)
-    command.add_argument("--num-requests", type=int, default=16, metavar="N")
-    command.add_argument("--common-tokens", type=int, default=400, metavar="N", help="of every prompt")
-    command.add_argument("--own-tokens", type=int, default=16, metavar="N", help="of each prompt")
-    command.add_argument("--output", default="bench-prefix-results.json", metavar="FILE")
-    command = _command(
-        commands, "bench-sharing", _bench_sharing, "count the blocks that samples and beams save"
-    )
-    command.add_argument("--model", default="smollm2-135m", help="whose beams are replayed")
-    command.add_argument("--max-model-len", type=int, metavar="N", help="limit of prompt + output")
-    command.add_argument("--num-requests", type=int, default=200, metavar="N", help="a cell of the table")
-    command.add_argument(
-        "--beam-tokens", type=int, default=64, metavar="N", help="length of the recorded searches"
-    )
-    command.add_argument("--output", default="bench-sharing-results.json", metavar="FILE")
-    command = _command(
-        commands, "bench-scheduler", _bench_scheduler, "time the bookkeeping, without a model and beside one"
-    )
-    add_model_arguments(command)
-    command.add_argument("--context-tokens", type=int, default=128, metavar="N", help="of every prompt")
-    command.add_argument("--output", default="bench-scheduler-results.json", metavar="FILE")
-    command = _command(commands, "bench-swap", _bench_swap, "compare swapping with recomputation")
-    add_model_arguments(command)
-    command.add_argument("--num-tokens", type=int, default=256, metavar="N", help="of the sequence to move")
-    command.add_argument("--num-requests", type=int, default=8, metavar="N", help="in too small a pool")
-    command.add_argument("--rounds", type=int, default=3, metavar="N", help="of which medians are shown")
-    command.add_argument("--output", default="bench-swap-results.json", metavar="FILE")
-    command = _command(commands, "bench-paper", _bench_paper, "measure the paper's figures again")
-    command.add_argument("--figures", default="all", metavar="NAMES", help="such as 2,12,claims")
-    command.add_argument("--update", action="store_true", help="keep the other figures of the output file")
-    command.add_argument("--minutes", type=float, default=10, metavar="M", help="of each simulated trace")
-    command.add_argument("--num-requests", type=int, default=32, metavar="N", help="to the real model")
-    command.add_argument("--model", default="smollm2-135m", help="a Hugging Face id or a folder")
-    add_simulation_arguments(command, output="bench-paper-results.json")
+    text = "measure, from a clone: against Hugging Face, or `bench NAME`; see bench --help"
+    _command(commands, "bench", _bench, text, add_help=False)
     command = _command(commands, "simulate", _simulate, "plan a server: what fits, what rate, which settings")
     add_simulate_arguments(command)
     command = _command(commands, "lessons", _lessons, "show how far you are; hint, reset, watch, copy")
@@ -277,8 +207,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _command(
-    commands: Any, name: str, run: Callable[[argparse.Namespace], int | None], text: str
+    commands: Any, name: str, run: Callable[[argparse.Namespace], int | None], text: str, **options: Any
 ) -> argparse.ArgumentParser:
-    command = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+    command = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".", **options)
     command.set_defaults(run=run)
     return command

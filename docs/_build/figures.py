@@ -15,11 +15,14 @@ matplotlib.use("svg")
 import outputs
 from matplotlib import pyplot
 
+from minipaged.commands.bench import load_benchmarks
 from minipaged.commands.plots import draw_panel
-from minipaged.paper.runs import TARGET
 from minipaged.reference.contiguous import ContiguousCache, maximum, oracle, power_of_two
 from minipaged.reference.kv_cache_size import bytes_per_token, share_wasted, slots_paged
 from minipaged.reference.slot_allocator import BuddyAllocator, OutOfSlotsError
+
+load_benchmarks()
+from benchmarks.paper.runs import TARGET  # noqa: E402
 
 BLUE, ORANGE, GREY, GREEN = "#24506b", "#d07a2d", "#b9b9b4", "#3d8a5f"
 
@@ -100,7 +103,8 @@ def cache_size(axes: Any) -> None:
 
 def rates(axes: Any) -> None:
     """The paper's Figure 12 for one model and data set: latency as requests come faster."""
-    measured = json.loads((outputs.ROOT / "benchmarks" / "cpu-paper.json").read_text(encoding="utf-8"))
+    path = outputs.ROOT / "benchmarks" / "results" / "cpu-paper.json"
+    measured = json.loads(path.read_text(encoding="utf-8"))
     figure = next(each for each in measured["figures"] if each["title"] == "Figure 12: sharegpt, opt-13b")
     draw_panel(axes, "OPT-13B on one A100, lengths of ShareGPT", figure["curves"], TARGET)
 

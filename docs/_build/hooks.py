@@ -9,7 +9,7 @@ A line of a page that is one of these is replaced when the site is built; a name
     {{ figure waste "What the picture shows" }}                   a picture made by docs/_build/figures.py
     {{ output minipaged lessons hint 3 }}                         a command, and what it prints
     {{ exercise 05_copy_on_write }}                               a lesson: what to write, and how to grade it
-    {{ results cpu-bench.json }}                                  what a benchmark measured, and where
+    {{ results cpu-huggingface.json }}                            what a benchmark measured, and where
     {{ lessons }}                                                 the table of all lessons
 
 A fenced block opened with "```python cell" becomes a cell that runs in the browser. The build runs it too,
@@ -232,9 +232,9 @@ class Here:
         return sources.fenced("console", f"$ {rest}\n{outputs.of_command(rest)}")
 
     def make_results(self, rest: str) -> str:
-        """A table of measured figures, with the machine and the date of the file in benchmarks/."""
+        """A table of measured figures, with the machine and the date of the file in benchmarks/results/."""
         name, _, part = rest.partition(" ")
-        return results.table(ROOT / "benchmarks" / name, part)
+        return results.table(ROOT / "benchmarks" / "results" / name, part)
 
     def make_exercise(self, rest: str) -> str:
         """Where to try it oneself."""

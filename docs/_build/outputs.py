@@ -20,7 +20,7 @@ MADE = Path(__file__).parent / "made"
 TRACES = MADE / "traces"
 FIGURES = MADE / "figures"
 BUILT = MADE / "built"  # its time is when the build of site/ began
-SOURCES = ("minipaged", "reference", "kernels", "lessons")
+SOURCES = ("minipaged", "reference", "kernels", "lessons", "benchmarks")
 
 
 def is_fresh(folder: Path, script: str) -> bool:
@@ -82,6 +82,6 @@ def digest() -> str:
     for folder in SOURCES:
         for path in sorted((ROOT / folder).rglob("*.py")):
             total.update(path.read_bytes())
-    for path in sorted((ROOT / "benchmarks").glob("*.json")):
+    for path in sorted((ROOT / "benchmarks" / "results").glob("*.json")):
         total.update(path.read_bytes())
     return total.hexdigest()

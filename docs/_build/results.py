@@ -1,4 +1,4 @@
-"""Tables of what the benchmarks measured, made from the JSON files in benchmarks/: no figure is typed in."""
+"""Tables of what the benchmarks measured, made of the files in benchmarks/results/: no figure is typed in."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _figure(figure: dict[str, Any]) -> str:
     return f"**{figure['title']}**\n\n{_rows(['', 'paper', 'here'], rows)}{remark}"
 
 
-def _bench(results: dict[str, Any]) -> str:
+def _huggingface(results: dict[str, Any]) -> str:
     rows = [
         [
             NAMES.get(name, name),
@@ -68,20 +68,7 @@ def _prefix(results: dict[str, Any]) -> str:
     return _rows(["first token, cached prefix", "without", "faster", "answers the same"], [row])
 
 
-def _sharing(results: dict[str, Any]) -> str:
-    rows = [
-        [
-            each["workload"],
-            each["way"],
-            *(f"{100 * share:.1f} %" for share in each["saved"].values()),
-            each["paper"],
-        ]
-        for each in results["rows"]
-    ]
-    return _rows(["lengths of", "", "2", "4", "6", "paper, 2 to 6"], rows)
-
-
-def _scheduler(results: dict[str, Any]) -> str:
+def _bookkeeping(results: dict[str, Any]) -> str:
     rows = [
         [
             f"{each['num_sequences']:,}",
@@ -95,7 +82,7 @@ def _scheduler(results: dict[str, Any]) -> str:
     return _rows(head, rows)
 
 
-def _swap(results: dict[str, Any]) -> str:
+def _preemption(results: dict[str, Any]) -> str:
     rows = [
         [
             str(each["block_size"]),
@@ -110,11 +97,10 @@ def _swap(results: dict[str, Any]) -> str:
 
 
 MAKERS: dict[str, Callable[[dict[str, Any]], str]] = {
-    "bench": _bench,
+    "huggingface": _huggingface,
     "prefix": _prefix,
-    "sharing": _sharing,
-    "scheduler": _scheduler,
-    "swap": _swap,
+    "preemption": _preemption,
+    "bookkeeping": _bookkeeping,
 }
 
 
@@ -124,8 +110,6 @@ def _rows(head: list[str], rows: list[list[str]]) -> str:
 
 
 def _where(results: dict[str, Any]) -> str:
-    machine = results.get("machine")
-    if machine is None:
-        return f"*Counted, not timed; {results['date'][:10]}.*"
+    machine = results["machine"]
     gpu = machine["gpu"] or "no GPU"
     return f"*{machine['cpu']}, {machine['cores']} cores, {gpu}; {results['date'][:10]}.*"

@@ -1,1 +1,1 @@
-"""What the command line runs: generate, chat, doctor and bench."""
+"""What the command line runs: generate, chat, simulate, lessons and doctor, and the way to the benches."""

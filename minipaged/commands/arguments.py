@@ -8,13 +8,6 @@ from ..config import BACKENDS
 from ..machine import usable_cores
 
 
-def add_model_arguments(command: argparse.ArgumentParser) -> None:
-    """The model that is loaded."""
-    command.add_argument("--model", default="smollm2-135m", help="a Hugging Face id or a folder")
-    command.add_argument("--dtype", default="float32")
-    command.add_argument("--device", default="auto", help="auto, cpu or cuda")
-
-
 def add_simulate_arguments(command: argparse.ArgumentParser) -> None:
     """A server, a workload, and the engine's settings."""
     command.add_argument("--model", default="opt-13b", help="a name, a config.json, or a folder with one")
@@ -88,19 +81,3 @@ def add_sampling_arguments(command: argparse.ArgumentParser, max_tokens: int = 6
     group.add_argument("--stop", action="append", metavar="TEXT", help="may be given several times")
     group.add_argument("--ignore-eos", action="store_true", help="go on to --max-tokens")
     group.add_argument("--sampling-seed", type=int, metavar="SEED")
-
-
-def add_bench_arguments(command: argparse.ArgumentParser) -> None:
-    """The requests and the model of `minipaged bench`."""
-    command.add_argument("--model", default="smollm2-135m", help="a Hugging Face id or a folder")
-    command.add_argument("--num-requests", type=int, default=32, metavar="N")
-    command.add_argument("--min-prompt", type=int, default=16, metavar="N", help="shortest prompt, in tokens")
-    command.add_argument("--max-prompt", type=int, default=256, metavar="N")
-    command.add_argument("--min-output", type=int, default=8, metavar="N", help="shortest output, in tokens")
-    command.add_argument("--max-output", type=int, default=256, metavar="N")
-    command.add_argument("--seed", type=int, default=0, help="of the lengths and the prompts")
-    command.add_argument("--dtype", default="float32", help="of all systems")
-    command.add_argument("--device", default="auto", help="auto, cpu or cuda")
-    command.add_argument("--attention-backend", default="auto", metavar="NAME", help=", ".join(BACKENDS))
-    command.add_argument("--threads", type=int, metavar="N", help="of all systems (torch's own choice)")
-    command.add_argument("--output", default="bench-results.json", metavar="FILE", help="where the JSON goes")

@@ -1,153 +1,39 @@
-"""`minipaged bench`: this engine and Hugging Face `generate`, side by side on the same requests.
-
-Every system runs in a fresh process, one after the other, with the same number of threads: what one leaves
-behind in memory or in caches can neither help nor hurt the next, and its peak memory is its own.
-"""
+"""`minipaged bench`: run what measures. It lies in `benchmarks/` of a clone and is not installed."""
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import Any
 
-import torch
+from ..errors import MinipagedError
 
-from ..errors import InvalidConfigError, MinipagedError
-from ..models.default_model import DEFAULT_MODEL, ensure_default_model
-from . import bench_report
-from .bench_systems import ENGINE, HF_BATCH_SIZES, MOVED, PROFILE, measure
-from .bench_workload import Settings
-from .console import DataConsole
-
-ONE_AT_A_TIME = "hf-1"
-WORKLOAD_KEYS = ("prompt_lengths", "output_lengths", "num_output_tokens")
-THREAD_SWITCHES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
-
-Measure = Callable[[str, Settings, dict[str, list[list[int]]]], dict[str, Any]]
+CLONE = Path(__file__).resolve().parents[2]
 
 
-def bench(args: argparse.Namespace, measure: Measure | None = None) -> dict[str, Any]:
-    """Run the comparison, print it, write it to `args.output` as JSON, and return it.
+def bench(arguments: Sequence[str]) -> int:
+    """Run the bench that the arguments name, with its options. Raises MinipagedError without a clone."""
+    load_benchmarks()
+    return import_module("benchmarks.command_line").main(arguments)
 
-    measure: runs one system and returns its figures; by default in a process of its own. Raises
-    InvalidConfigError for arguments that make no workload, MinipagedError where a system fails.
+
+def load_benchmarks() -> None:
+    """Make the clone's folder the package `benchmarks`. Raises MinipagedError without a clone.
+
+    The clone itself stays out of sys.path: its `kernels` would be found there in place of a distribution.
     """
-    settings = settings_from(args)
-    output = bench_report.output_file(args.output)
-    threads = _threads(args.threads)
-    console = DataConsole()
-    if settings.model == DEFAULT_MODEL:
-        ensure_default_model()
-    results = bench_report.head(asdict(settings), threads)
-    bench_report.print_head(console, results)
-    results |= compare_systems(settings, measure or _Apart(threads), console)
-    bench_report.print_results(console, results)
-    bench_report.write_results(console, output, results)
-    return results
-
-
-def compare_systems(settings: Settings, measure: Measure, console: DataConsole) -> dict[str, Any]:
-    """Measure all systems on one workload. One request at a time comes last, to judge the others' tokens."""
-    order = [ENGINE, *(name for name in HF_BATCH_SIZES if name != ONE_AT_A_TIME), MOVED, ONE_AT_A_TIME]
-    systems: dict[str, dict[str, Any]] = {}
-    for name in order:
-        tokens = {other: figures["tokens"] for other, figures in systems.items()}
-        rivals = tokens if name == ONE_AT_A_TIME else {}
-        systems[name] = _announced(console, measure, name, settings, rivals)
-    profile = _announced(console, measure, PROFILE, settings, {})
-    _check_same_workload(systems)
-    first = systems[ENGINE]
-    compared = systems[ONE_AT_A_TIME].pop("compared")
-    best = max(HF_BATCH_SIZES, key=lambda name: systems[name]["tokens_per_second"])
-    for figures in systems.values():
-        figures["ratio_to_best_hf"] = figures["tokens_per_second"] / systems[best]["tokens_per_second"]
-    workload = {key: first[key] for key in WORKLOAD_KEYS}
-    for figures in systems.values():
-        for key in (*WORKLOAD_KEYS, "tokens"):
-            del figures[key]
-    return {
-        "workload": workload,
-        "systems": {name: systems[name] for name in (ENGINE, *HF_BATCH_SIZES, MOVED)},
-        "best_hf": best,
-        "same_tokens_as_hf_1": compared,
-        "engine_step": profile,
-    }
-
-
-def settings_from(args: argparse.Namespace) -> Settings:
-    """The part of the command line that every system must know."""
-    return Settings(**{name: getattr(args, name) for name in Settings.__dataclass_fields__})
-
-
-def _announced(
-    console: DataConsole, measure: Measure, name: str, settings: Settings, rivals: dict[str, list[list[int]]]
-) -> dict[str, Any]:
-    """Measure one system; say what is running while it runs, and how long it took in all."""
-    start = time.perf_counter()
-    with console.status(f"{bench_report.TITLES[name]} ..."):
-        figures = measure(name, settings, rivals)
-    took = time.perf_counter() - start
-    console.print(f"{bench_report.TITLES[name]}: done in {took:.0f} s, with loading and warm-up", style="dim")
-    return figures
-
-
-def _check_same_workload(systems: dict[str, dict[str, Any]]) -> None:
-    """Figures are worth comparing only where all systems had the same to do, on as many threads."""
-    for key in (*WORKLOAD_KEYS, "dtype", "device", "threads"):
-        if len({str(figures[key]) for figures in systems.values()}) != 1:
-            raise MinipagedError(f"the systems did not run the same workload: {key} differs")
-
-
-def _threads(asked: int | None) -> int:
-    if asked is not None and asked < 1:
-        raise InvalidConfigError(f"threads must be at least 1, got {asked}")
-    return asked or torch.get_num_threads()
-
-
-class _Apart:
-    """`measure`, in a fresh process that gets its task on standard input and leaves a file behind."""
-
-    def __init__(self, threads: int) -> None:
-        self._environment = os.environ | dict.fromkeys(THREAD_SWITCHES, str(threads))
-
-    def __call__(self, system: str, settings: Settings, rivals: dict[str, list[list[int]]]) -> dict[str, Any]:
-        task = json.dumps({"system": system, "settings": asdict(settings), "rivals": rivals})
-        with tempfile.TemporaryDirectory() as folder:
-            result = Path(folder) / "result.json"
-            process = subprocess.run(
-                # -P: the folder we stand in is no place to import from, it may hold a `kernels`.
-                [sys.executable, "-P", "-m", "minipaged.commands.bench", str(result)],
-                input=task,
-                capture_output=True,
-                text=True,
-                env=self._environment,
-                check=False,
-            )
-            if process.returncode:
-                said = process.stderr.strip().splitlines() or [f"exit code {process.returncode}"]
-                raise MinipagedError(f"{bench_report.TITLES[system]} failed: {said[-1]}")
-            return json.loads(result.read_text())
-
-
-def _measure_here() -> int:
-    """What the fresh process does: read a task, measure, write the figures."""
-    task = json.load(sys.stdin)
-    try:
-        figures = measure(task["system"], Settings(**task["settings"]), task["rivals"])
-    except MinipagedError as error:
-        print(error, file=sys.stderr)
-        return 1
-    Path(sys.argv[1]).write_text(json.dumps(figures))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(_measure_here())
+    if "benchmarks" in sys.modules:
+        return
+    folder = CLONE / "benchmarks"
+    if not ((CLONE / "pyproject.toml").is_file() and (folder / "command_line.py").is_file()):
+        raise MinipagedError(
+            "bench runs from a clone of minipaged's repository, and this installation has none beside it: "
+            "in a clone, `make bench`, or `pip install -e .` and this command again"
+        )
+    spec = spec_from_file_location("benchmarks", folder / "__init__.py")
+    assert spec is not None and spec.loader is not None
+    package = module_from_spec(spec)
+    sys.modules["benchmarks"] = package
+    spec.loader.exec_module(package)

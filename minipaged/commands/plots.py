@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InvalidConfigError
-from ..paper.published import SYSTEM_NAMES
-from .bench_report import check_writable
+from ..simulator.systems import SYSTEM_NAMES
+from .results import check_writable
 
 Curves = Mapping[str, Sequence[tuple[float, float]]]  # (requests a second, seconds a token) by system
 

@@ -15,18 +15,21 @@ Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 
 
 @contextmanager
-def processes(count: int) -> Iterator[Map]:
+def processes(count: int, prepare: Callable[[], None] | None = None) -> Iterator[Map]:
     """A `map` over `count` processes, with one thread each; with 1, the plain one.
 
     Whatever ends the block ends them, an interruption too.
+    prepare: called in each of them first, where what they run can't be imported without it.
     """
     if count == 1:
         yield map
         return
-    with multiprocessing.get_context("spawn").Pool(count, _begin) as pool:
+    with multiprocessing.get_context("spawn").Pool(count, _begin, (prepare,)) as pool:
         yield partial(pool.map, chunksize=1)
 
 
-def _begin() -> None:
+def _begin(prepare: Callable[[], None] | None) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent's to handle
     torch.set_num_threads(1)
+    if prepare is not None:
+        prepare()

@@ -16,14 +16,14 @@ from typing import Any, NamedTuple
 
 from ..config import parse_bytes
 from ..errors import InvalidConfigError
-from ..paper.published import SYSTEM_NAMES
 from ..simulator.cost_model import GIB, GPUS, Server
 from ..simulator.model_shape import ModelShape, find_shape
-from ..simulator.systems import PAGED, SYSTEMS, Point, Setting, saturated, sustained_rate
+from ..simulator.systems import PAGED, SYSTEM_NAMES, SYSTEMS, Point, Setting, saturated, sustained_rate
 from ..simulator.workload import MOST_REQUESTS, Trace
-from . import bench_report, plots
+from . import plots
 from .console import DataConsole
 from .processes import processes
+from .results import empty_table, output_file, write_results
 
 BLOCK_SIZES = (8, 16, 32, 64, 128, 256)
 
@@ -53,7 +53,7 @@ class Answer(NamedTuple):
 
 def simulate(args: argparse.Namespace) -> dict[str, Any]:
     """Answer the questions of the command line in tables, and return all figures."""
-    output = None if args.output is None else bench_report.output_file(args.output)
+    output = None if args.output is None else output_file(args.output)
     plot = plots.plot_file(args.plot)
     setting = _setting(args)
     swap_space = _swap_space(args, setting)
@@ -73,7 +73,7 @@ def simulate(args: argparse.Namespace) -> dict[str, Any]:
         "answers": {name: each._asdict() for name, each in answers.items()},
     }
     if output is not None:
-        bench_report.write_results(console, output, results)
+        write_results(console, output, results)
     if plot is not None:
         curves = {system: answers[system].points for system in SYSTEMS}
         plots.draw_rates(plot, {f"{setting.shape.name}, {args.workload}": curves}, args.latency_target)
@@ -223,7 +223,7 @@ def _print_server(console: DataConsole, setting: Setting, trace: Trace) -> None:
 
 
 def _print_systems(console: DataConsole, answers: dict[str, Answer], target: float) -> None:
-    table = bench_report.empty_table("What each way to keep the cache carries")
+    table = empty_table("What each way to keep the cache carries")
     table.add_column("", no_wrap=True)
     for name in ("req/s", "at once", "at once, full", "wasted, full"):
         table.add_column(name, justify="right")
@@ -243,7 +243,7 @@ def _print_systems(console: DataConsole, answers: dict[str, Answer], target: flo
 
 
 def _print_choices(console: DataConsole, answers: dict[str, Answer]) -> None:
-    table = bench_report.empty_table("What the settings of paging change")
+    table = empty_table("What the settings of paging change")
     table.add_column("", no_wrap=True)
     for name in ("req/s", "req/s, full", "at once, full", "wasted, full", "preempted"):
         table.add_column(name, justify="right")

@@ -30,6 +30,13 @@ POLICIES = {
 }
 PAGED, STATIC = "paged", "static"
 SYSTEMS = (PAGED, *POLICIES, STATIC)
+SYSTEM_NAMES = {
+    "paged": "vLLM",
+    "orca-oracle": "Orca (Oracle)",
+    "orca-pow2": "Orca (Pow2)",
+    "orca-max": "Orca (Max)",
+    "static": "FasterTransformer",
+}
 
 
 @dataclass(frozen=True, kw_only=True)

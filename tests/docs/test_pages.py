@@ -24,8 +24,8 @@ NOT_RUN = {
     "minipaged lessons watch": "runs until it is stopped; tests/lessons has it",
     "minipaged chat": "waits for a person to type",
     "minipaged bench": "minutes",
-    "minipaged bench-prefix": "minutes",
-    "minipaged bench-sharing": "minutes",
+    "minipaged bench prefix": "minutes",
+    "minipaged bench paper --figures 15": "minutes",
     "minipaged simulate --model opt-13b --gpu a100-40gb --workload alpaca": (
         "minutes; tests/simulator has it with shorter traces"
     ),

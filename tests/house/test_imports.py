@@ -1,4 +1,5 @@
-"""Who may import whom: reference/ the standard library alone, kernels/ neither reference/ nor the engine.
+"""Who may import whom: reference/ the standard library alone, kernels/ neither reference/ nor the engine, and
+no part of the library what measures it.
 
 The rules are read off the source, and the two that readers feel are tried in a fresh interpreter as well: the
 reference loads no torch, and transformers works beside a folder called kernels.
@@ -14,8 +15,10 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 HEAVY = {"torch", "numpy", "transformers", "triton", "numba"}
+BENCH_COMMAND = ROOT / "minipaged" / "commands" / "bench.py"
 REFERENCE = sorted(ROOT.glob("reference/*.py"))
 KERNELS = sorted(ROOT.glob("kernels/*.py"))
+LIBRARY = [*sorted(ROOT.glob("minipaged/**/*.py")), *REFERENCE, *KERNELS]
 LIGHT_MODULES = ["minipaged", "minipaged.reference"] + [
     f"minipaged.reference.{path.stem}" for path in REFERENCE if path.stem != "__init__"
 ]
@@ -63,6 +66,43 @@ def test_a_reference_file_imports_the_standard_library_only(path: Path) -> None:
 def test_a_kernel_file_imports_neither_reference_nor_engine(path: Path) -> None:
     allowed = {"torch", "triton", "numba", "llvmlite", "numpy", *sys.stdlib_module_names}
     assert not offences(path, allowed, own="kernels")
+
+
+@pytest.mark.parametrize("path", LIBRARY, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_no_file_of_the_library_imports_the_benches(path: Path) -> None:
+    """`minipaged bench` finds them in the clone by their path: commands/bench.py, and no other file."""
+    assert not [name for _, name in imports(path) if name.split(".")[0] == "benchmarks"]
+    assert path == BENCH_COMMAND or '"benchmarks' not in path.read_text()
+
+
+def test_the_command_line_loads_no_bench_before_it_is_asked_for_one() -> None:
+    """In the clone's root, where '' in sys.path would find the folder."""
+    code = """
+import sys
+from minipaged.cli import main
+try:
+    main(["--help"])
+except SystemExit:
+    pass
+print(*sys.modules, sep="\\n")
+"""
+    loaded = set(run(code, cwd=ROOT).splitlines())
+    assert "minipaged.cli" in loaded
+    assert not {name for name in loaded if name.split(".")[0] == "benchmarks"} | (HEAVY & loaded)
+
+
+def test_the_benches_run_without_the_root_in_the_path(tmp_path: Path) -> None:
+    code = """
+import sys
+from importlib.util import find_spec
+from minipaged.commands.bench import load_benchmarks
+before = list(sys.path)
+load_benchmarks()
+import benchmarks.command_line
+assert sys.path == before
+print(benchmarks.__file__, find_spec("reference"))
+"""
+    assert run(code, cwd=tmp_path) == f"{ROOT / 'benchmarks' / '__init__.py'} None"
 
 
 @pytest.mark.parametrize(

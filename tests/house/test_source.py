@@ -14,8 +14,12 @@ LONGEST = {
     "minipaged/commands": 320,
     "minipaged/course": 320,
     "minipaged/models": 320,
-    "minipaged/paper": 320,
     "minipaged/simulator": 320,
+    "benchmarks": 320,
+    "benchmarks/gpu": 370,
+    "benchmarks/huggingface": 320,
+    "benchmarks/paper": 320,
+    "benchmarks/shared": 320,
     "kernels/attention.py": 400,
     # Numba's cache notices a change of the file that it was compiled from, and of no other: one file it is.
     "kernels/attention_cpu.py": 720,

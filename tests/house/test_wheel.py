@@ -13,7 +13,6 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = {
     "minipaged": "minipaged",
     "minipaged/commands": "minipaged/commands",
-    "minipaged/paper": "minipaged/paper",
     "minipaged/simulator": "minipaged/simulator",
     "minipaged/course": "minipaged/course",
     "minipaged/models": "minipaged/models",
@@ -134,7 +133,16 @@ def test_the_lessons_are_copied_out_of_the_wheel_and_grade_themselves(
     assert "✓  3  The allocator" in printed
 
 
-@pytest.mark.parametrize("name", ["reference", "kernels", "lessons"])
+def test_the_command_says_where_the_benches_are(installed: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "minipaged", "bench", "prefix"],
+        cwd=tmp_path, env={"PYTHONPATH": str(installed)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert done.stderr.startswith("minipaged: error: bench runs from a clone")
+
+
+@pytest.mark.parametrize("name", ["benchmarks", "reference", "kernels", "lessons"])
 def test_no_installed_minipaged_answers_to_a_top_level_name(
     name: str, installed: Path, tmp_path: Path
 ) -> None:

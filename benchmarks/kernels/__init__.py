@@ -1,0 +1,1 @@
+"""Each concept, reference and twin, timed by pytest-benchmark: `make bench-kernels`."""

@@ -1,0 +1,146 @@
+"""`minipaged bench paper`: each result of the paper's evaluation, theirs beside ours.
+
+What a small model can show is measured here and first, while nothing else runs; what needs A100s is then
+simulated, several runs at a time.
+Page: docs/paper.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from minipaged.commands.arguments import add_simulation_arguments
+from minipaged.commands.bench import load_benchmarks
+from minipaged.commands.console import DataConsole
+from minipaged.commands.plots import draw_rates, plot_file
+from minipaged.commands.processes import Map, processes
+from minipaged.commands.results import empty_table, output_file, write_results
+from minipaged.errors import InvalidConfigError
+from minipaged.llm import LLM
+from minipaged.simulator.simulation import Parents
+
+from ..shared.report import head
+from . import measured, simulated
+from .beams import record_parents
+from .figure import Figure
+from .runs import TARGET, WIDTHS
+
+BEAM_TOKENS = 64  # of the searches whose beams are replayed
+FIGURES = (
+    *("claims", "example", "waste", "scale", "table1"),
+    *("2", "12", "13", "14", "15", "16", "17", "18", "19"),
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Which figures, and what they take."""
+    parser.add_argument("--figures", default="all", metavar="NAMES", help="such as 2,12,claims")
+    parser.add_argument("--update", action="store_true", help="keep the other figures of the output file")
+    parser.add_argument("--minutes", type=float, default=10, metavar="M", help="of each simulated trace")
+    parser.add_argument("--num-requests", type=int, default=32, metavar="N", help="to the real model")
+    parser.add_argument("--model", default="smollm2-135m", help="a Hugging Face id or a folder")
+    add_simulation_arguments(parser, output="bench-paper-results.json")
+
+
+def run(args: argparse.Namespace) -> dict[str, Any]:
+    """Measure what `args.figures` asks for, print it, write it as JSON, and return it."""
+    output = output_file(args.output)
+    plot = plot_file(args.plot)
+    wanted = _wanted(args.figures)
+    if not 0 < args.minutes < math.inf or args.num_requests < 2 or args.processes < 1:
+        raise InvalidConfigError(
+            "minutes must be above 0 and finite, num_requests at least 2, processes at least 1"
+        )
+    if plot is not None and "12" not in wanted:
+        raise InvalidConfigError("plot draws the rates of figure 12, which figures leaves out")
+    console = DataConsole()
+    settings = {"minutes": args.minutes, "num_requests": args.num_requests, "model": args.model}
+    results = head(settings)
+    kept = _kept(output, wanted) if args.update else []
+    figures: list[dict[str, Any]] = []
+    with processes(args.processes, load_benchmarks) as pool:
+        for name, make in _makers(args, pool):
+            if name in wanted:
+                start = time.perf_counter()
+                with console.status(f"{name} ..."):
+                    made = make()
+                seconds = round(time.perf_counter() - start, 1)
+                for figure in made if isinstance(made, list) else [made]:
+                    _print(console, figure)
+                    rows = [row._asdict() for row in figure.rows]
+                    made_at = {"name": name, "date": results["date"], "seconds": seconds}
+                    figures.append(made_at | asdict(figure) | {"rows": rows})
+    results["figures"] = sorted(kept + figures, key=lambda figure: FIGURES.index(figure["name"]))
+    write_results(console, output, results)
+    if plot is not None:
+        draw_rates(plot, {each["title"]: each["curves"] for each in figures if each["curves"]}, TARGET)
+    return results
+
+
+def _kept(output: Path, wanted: set[str]) -> list[dict[str, Any]]:
+    """The figures of an earlier run that this one doesn't measure again."""
+    try:
+        figures = json.loads(output.read_text(encoding="utf-8"))["figures"]
+        return [figure for figure in figures if figure["name"] not in wanted]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise InvalidConfigError(f"output={str(output)!r} holds no figures to keep: {error!r}") from None
+
+
+def _wanted(names: str) -> set[str]:
+    wanted = set(FIGURES) if names == "all" else {name.strip() for name in names.split(",")}
+    if unknown := wanted - set(FIGURES):
+        raise InvalidConfigError(f"figures={sorted(unknown)[0]!r} is none of all, {', '.join(FIGURES)}")
+    return wanted
+
+
+def _makers(args: argparse.Namespace, pool: Map) -> list[tuple[str, Callable[[], Figure | list[Figure]]]]:
+    """What makes each figure, in the order in which they are made."""
+    times: dict[int, float] = {}
+
+    def kernel() -> list[Figure]:
+        times.update(measured.kernel_times())
+        rates = simulated.block_sizes(pool, args.minutes, measured.slowdown(times))
+        return [measured.kernel_overhead(times), rates]
+
+    @cache
+    def searches() -> dict[int, list[Parents]]:
+        llm = LLM(args.model, enable_prefix_caching=False)
+        return {width: record_parents(llm, width, BEAM_TOKENS) for width in WIDTHS}
+
+    return [
+        ("claims", lambda: measured.claims(args.model, args.num_requests)),
+        ("example", measured.simple_example),
+        ("waste", lambda: measured.expected_waste(10_000)),
+        ("18", kernel),
+        ("scale", lambda: simulated.scale(pool)),
+        ("table1", simulated.slots),
+        ("2", lambda: simulated.memory_shares(pool, args.minutes)),
+        ("12", lambda: simulated.sustained(pool, args.minutes)),
+        ("13", lambda: simulated.batched(pool, args.minutes)),
+        ("14", lambda: simulated.groups(pool, args.minutes, searches())),
+        ("15", lambda: simulated.saved(pool, args.minutes, searches())),
+        ("16", lambda: simulated.shared_prefix(pool, args.minutes)),
+        ("17", lambda: simulated.chat(pool, args.minutes)),
+        ("19", lambda: simulated.swap_or_recompute(pool, args.minutes)),
+    ]
+
+
+def _print(console: DataConsole, figure: Figure) -> None:
+    table = empty_table(figure.title)
+    table.add_column("")
+    table.add_column("paper")
+    table.add_column("here")
+    for row in figure.rows:
+        table.add_row(row.what, row.paper, row.ours)
+    console.print(table)
+    if figure.remark:
+        console.print(figure.remark, style="dim")
+    console.print()

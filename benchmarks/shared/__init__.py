@@ -1,0 +1,1 @@
+"""What the benches share: the model, sizes, meters, and what is printed and kept."""
