@@ -16,6 +16,7 @@ PACKAGES = {
     "minipaged/paper": "minipaged/paper",
     "minipaged/simulator": "minipaged/simulator",
     "minipaged/course": "minipaged/course",
+    "minipaged/engine": "minipaged/engine",
     "minipaged/models": "minipaged/models",
     "minipaged/reference": "reference",
     "minipaged/kernels": "kernels",
