@@ -227,7 +227,9 @@ def test_a_text_that_cannot_be_decoded_ends_alone(
 ) -> None:
     add_plain(engine)
     engine.add_request("hostile", [5, 6, 7], SamplingParams(temperature=0, max_tokens=3, ignore_eos=True))
-    detokenizer = engine._requests["hostile"].sequences[0].detokenizer
+    engine.empty_inbox()
+    (request,) = (each for each in engine.scheduler.requests() if each.request_id == "hostile")
+    detokenizer = request.sequences[0].detokenizer
 
     def fail(*_: int) -> str:
         raise BoomError("this text")

@@ -15,6 +15,7 @@ PACKAGES = {
     "minipaged/commands": "minipaged/commands",
     "minipaged/simulator": "minipaged/simulator",
     "minipaged/course": "minipaged/course",
+    "minipaged/engine": "minipaged/engine",
     "minipaged/models": "minipaged/models",
     "minipaged/reference": "reference",
     "minipaged/kernels": "kernels",
