@@ -55,10 +55,11 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     output = output_file(args.output)
     plot = plot_file(args.plot)
     wanted = _wanted(args.figures)
-    if not 0 < args.minutes < math.inf or args.num_requests < 2 or args.processes < 1:
-        raise InvalidConfigError(
-            "minutes must be above 0 and finite, num_requests at least 2, processes at least 1"
-        )
+    if not 0 < args.minutes < math.inf:
+        raise InvalidConfigError(f"minutes must be above 0 and finite, got {args.minutes}")
+    for name, least in (("num_requests", 2), ("processes", 1)):
+        if getattr(args, name) < least:
+            raise InvalidConfigError(f"{name} must be at least {least}, got {getattr(args, name)}")
     if plot is not None and "12" not in wanted:
         raise InvalidConfigError("plot draws the rates of figure 12, which figures leaves out")
     console = DataConsole()

@@ -46,8 +46,8 @@ def test_one_figure_is_measured_again_and_the_others_stay(tmp_path: Path) -> Non
     [
         (["--figures", "2,99"], "figures='99' is none of all, claims"),
         (["--figures", "2", "--plot", "rates.svg"], "plot draws the rates of figure 12"),
-        (["--minutes", "0"], "minutes must be above 0"),
-        (["--num-requests", "1"], "num_requests at least 2"),
+        (["--minutes", "0"], "minutes must be above 0 and finite, got 0.0"),
+        (["--num-requests", "1"], "num_requests must be at least 2, got 1"),
     ],
 )
 def test_what_can_not_be_measured_is_refused(
