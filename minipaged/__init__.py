@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .engine.block_manager import Parts
     from .engine.engine import LLMEngine
     from .llm import LLM
     from .outputs import CacheStats, CompletionOutput, RequestOutput
@@ -20,7 +21,8 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "LLM": "llm",
-    "LLMEngine": "engine",
+    "LLMEngine": "engine.engine",
+    "Parts": "engine.block_manager",
     "SamplingParams": "sampling_params",
     "BeamSearchParams": "sampling_params",
     "RequestOutput": "outputs",
@@ -34,6 +36,7 @@ __all__ = [
     "CacheStats",
     "CompletionOutput",
     "LLMEngine",
+    "Parts",
     "RequestOutput",
     "SamplingParams",
 ]
