@@ -7,7 +7,7 @@ Twin: kernels/copy_on_write.py. Lesson: lessons/05_copy_on_write. Page: docs/con
 
 from __future__ import annotations
 
-from collections.abc import Hashable, MutableSequence, Sequence
+from collections.abc import Hashable, Iterable, MutableSequence, Sequence
 from copy import deepcopy
 from typing import Any, Protocol, TypeVar
 
@@ -61,6 +61,12 @@ def copy_on_write(
     block_table[index] = destination  # 3. repoint this table
     allocator.free([source])  # 4. one user fewer
     return source, destination
+
+
+def num_available_after(shared: Iterable[int], allocator: SharingAllocator) -> int:
+    """How many blocks can be handed out once `shared` are in use: a cached one among them no longer can."""
+    taken = [b for b in set(shared) if allocator.reference_count(b) == 0 and allocator.can_reuse(b)]
+    return allocator.num_available - len(taken)
 
 
 def independent_copies(pairs: Sequence[tuple[Place, Place]]) -> list[list[tuple[Place, Place]]]:

@@ -15,7 +15,7 @@ from operator import index
 from typing import Any
 
 from .allocator import OutOfBlocksError
-from .copy_on_write import SharingAllocator
+from .copy_on_write import SharingAllocator, num_available_after
 
 
 def swap_out(
@@ -99,9 +99,7 @@ def _move(
     found = {block: resident[block] for block in users if block in resident}
     absent = [block for block in users if block not in found]
     # 1. is there room? a cached block that is used as it is can't be handed out
-    reused = set(found.values())
-    num_lost = sum(destination.reference_count(b) == 0 and destination.can_reuse(b) for b in reused)
-    available = destination.num_available - num_lost
+    available = num_available_after(found.values(), destination)
     if len(absent) > available:
         raise OutOfBlocksError(len(absent), available)
     # 2. use what is there already, before `allocate` evicts it, and take a block for each of the others

@@ -12,9 +12,9 @@ from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 
 from ..reference.allocator import BlockAllocator, OutOfBlocksError
-from ..reference.beam_search import fork_beams
+from ..reference.beam_search import copies_needed, fork_beams
 from ..reference.block_table import BlockTable, num_blocks_for
-from ..reference.copy_on_write import copy_on_write
+from ..reference.copy_on_write import copy_on_write, num_available_after
 from ..reference.prefix_cache import PrefixCache, PrefixChain
 from ..reference.swap import swap_in, swap_out
 from .pool_check import check_pool
@@ -79,16 +79,14 @@ class BlockManager:
         Returns the number of the first one's tokens found in the cache, which need no computation. A later
         sequence shares the full blocks of an earlier one that begins alike: they are computed once, by the
         earlier one, which must not come after it in a step. Raises OutOfBlocksError, with nothing changed,
-        where the blocks don't suffice or fewer than `num_spare_blocks` would be left. A cached block that
-        is hit is no block to hand out.
+        where the blocks don't suffice or fewer than `num_spare_blocks` would be left.
         """
         hits = [self._lookup(sequence) for sequence in sequences]
         owners = [self._longest_match(sequences, i, len(hits[i])) for i in range(len(sequences))]
         num_shared = [max(len(hits[i]), owners[i][1]) for i in range(len(sequences))]
         sizes = [num_blocks_for(sequence.num_tokens, self.block_size) for sequence in sequences]
         num_needed = sum(sizes) - sum(num_shared) + num_spare_blocks
-        unused_hits = {block for found in hits for block in found if self.cache.reference_count(block) == 0}
-        available = self.num_available - len(unused_hits)
+        available = num_available_after([block for found in hits for block in found], self.cache)
         if num_needed > available:
             raise OutOfBlocksError(num_needed, available)
         tables: list[list[int]] = []
@@ -169,9 +167,9 @@ class BlockManager:
         for sequence in sequences:
             resident |= dict(zip(sequence.table.blocks, self._lookup(sequence), strict=False))
         named = {block for sequence in sequences for block in sequence.table.blocks}
-        hits = {resident[block] for block in named if block in resident}
-        available = self.num_available - sum(self.cache.reference_count(block) == 0 for block in hits)
-        needed = len(named - resident.keys()) + _num_blocks_to_append(sequences) + num_spare_blocks
+        available = num_available_after([resident[block] for block in named & resident.keys()], self.cache)
+        num_moved = len(named - resident.keys())
+        needed = num_moved + _num_blocks_to_append(sequences, self.host_allocator) + num_spare_blocks
         if needed > available:
             raise OutOfBlocksError(needed, available)
         tables = [sequence.table.blocks for sequence in sequences]
@@ -250,11 +248,9 @@ class BlockManager:
             check_pool(self.host_allocator, on_host, self.host_allocator.num_free)
 
 
-def _num_blocks_to_append(sequences: SequenceOf[Sequence]) -> int:
-    """Blocks that a group needs for tokens that have no slot yet: new ones, and copies of shared ones."""
+def _num_blocks_to_append(sequences: SequenceOf[Sequence], host_allocator: BlockAllocator) -> int:
+    """Blocks that swapped sequences need for tokens without a slot: new ones, and copies of shared ones."""
     growing = [each for each in sequences if each.num_tokens > each.table.num_tokens]
-    num_new = sum(each.table.num_blocks_needed(each.num_tokens - each.table.num_tokens) for each in growing)
-    writers = [each.table.blocks[-1] for each in growing if each.table.num_empty_slots]
-    # The last writer keeps a block, unless a sequence that doesn't grow reads it too.
-    readers = [each.table.blocks[-1] for each in sequences if each.table.blocks and each not in growing]
-    return num_new + len(writers) - len(set(writers) - set(readers))
+    new = [each.table.num_blocks_needed(each.num_tokens - each.table.num_tokens) for each in growing]
+    tables = [each.table for each in growing]
+    return sum(new) + copies_needed(tables, range(len(tables)), host_allocator)

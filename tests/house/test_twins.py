@@ -28,6 +28,7 @@ ONE_SIDED = {
     "reference/copy_on_write.py::Allocator": "the protocol of a host-side argument",
     "reference/copy_on_write.py::SharingAllocator": "the protocol of a host-side argument",
     "reference/copy_on_write.py::copy_on_write": "the host decides what to copy; the kernel copies",
+    "reference/copy_on_write.py::num_available_after": "the host counts what can be handed out",
     "kernels/block_table.py::launch_slot_mapping": "the launch alone: slot_mapping may index instead",
     "kernels/block_table.py::launch_write_kv": "the launch alone: write_kv may index instead",
     "kernels/block_table.py::require_launch": "only a kernel can be called where it can't be launched",
