@@ -1,7 +1,7 @@
 """From logits to the next tokens of a step's requests: sample, fork a prompt into n, or search with beams.
 
-Sequences of a request fork here, and here they end. Whatever they share, and whoever is left of a group, the
-block manager counts. Page: docs/concepts/parallel_sampling.md.
+Sequences of a request fork here, and here they end. The block manager counts the blocks that they share.
+Page: docs/concepts/parallel_sampling.md.
 """
 
 from __future__ import annotations
@@ -28,25 +28,26 @@ class Decoder:
         self.eos_token_ids = eos_token_ids
 
     def advance(self, step: Schedule, logits: torch.Tensor) -> tuple[list[Request], int]:
-        """Give every sequence that is up to date its next token. Returns whose they are, and how many.
+        """Give every sequence that is up to date its next token.
 
+        Returns the requests that advanced, and the number of new tokens.
         logits: [sequences, vocab], of the rows of the step that are a last chunk, in order.
         """
         current = [row for row in step.rows if row.is_last_chunk]
-        place = {row.sequence: i for i, row in enumerate(current)}
+        row_of = {row.sequence: i for i, row in enumerate(current)}
         requests = list(dict.fromkeys(row.request for row in current))
         num_tokens = 0
         sampling: list[tuple[Request, Sequence, int]] = []  # and its row of the logits
         for request in requests:
             if request.beam_search is not None:
-                rows = [place[beam] for beam in request.sequences]
+                rows = [row_of[beam] for beam in request.sequences]  # all: the scheduler holds none back
                 num_tokens += self._search(request, request.beam_search, logits[rows])
                 continue
-            for sequence in [sequence for sequence in request.unfinished if sequence in place]:
+            for sequence in [sequence for sequence in request.unfinished if sequence in row_of]:
                 group = [sequence]
                 if len(request.sequences) < request.params.n:
                     group = fan_out(request, self.blocks)
-                sampling += [(request, member, place[sequence]) for member in group]
+                sampling += [(request, member, row_of[sequence]) for member in group]
         return requests, num_tokens + self._sample(logits, sampling)
 
     def end(self, request: Request, sequence: Sequence, reason: str) -> None:
@@ -90,7 +91,7 @@ class Decoder:
         return num_tokens
 
     def _fail(self, request: Request, sequences: list[Sequence], error: Exception) -> None:
-        """End some of a request with what was raised for them alone; the step goes on."""
+        """End these sequences with an error that concerns only them. The step goes on."""
         request.error = describe(error)
         for sequence in sequences:
             self.end(request, sequence, "error")

@@ -1,8 +1,8 @@
 """The loop that serves requests: take in, schedule, run, sample, hand out.
 
 Data moves one way: request -> scheduler -> block manager -> batch -> model -> sampler -> request. Any thread
-may call any method: requests and aborts enter through an inbox that `step` empties, and the other calls take
-turns. Ctrl-C waits for the end of a step.
+may call any method. Requests and aborts enter through an inbox that `step` empties; all other calls wait for
+the end of a step. So does Ctrl-C.
 """
 
 from __future__ import annotations
@@ -12,15 +12,13 @@ from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 from threading import RLock
 
-import torch
-
 from ..config import EngineConfig
 from ..errors import EngineDeadError, InvalidConfigError, InvalidRequestError
 from ..models.loading import LoadedModel
 from ..outputs import CacheStats, CompletionOutput, RequestOutput
 from ..sampling_params import BeamSearchParams, SamplingParams
 from .block_manager import REFERENCE, BlockManager, Parts
-from .decoding import Decoder, describe
+from .decoding import FATAL_ERRORS, Decoder, describe
 from .inbox import Inbox
 from .intake import Intake
 from .interrupts import interrupts_wait
@@ -64,8 +62,8 @@ class LLMEngine:
         # Called with every step that does anything, before it runs.
         self.observers: list[Callable[[Schedule], None]] = []
         self._inbox = Inbox()
-        self._door = RLock()  # held while one request is checked and enters
-        self._turn = RLock()  # held by the one call that reads or changes scheduler and pool
+        self._entry_lock = RLock()  # held while one request is checked and enters
+        self._step_lock = RLock()  # held by the one call that reads or changes scheduler and pool
         self._outbox: list[RequestOutput] = []  # what `step` has still to return
         self._dead = False
         if config.check_invariants:
@@ -80,7 +78,7 @@ class LLMEngine:
 
         Raises InvalidRequestError, with nothing queued, for what can never be served or is one too many.
         """
-        with self._door:
+        with self._entry_lock:
             self._refuse_if_dead()
             if request_id in self._inbox:
                 raise InvalidRequestError(f"request_id {request_id!r} is in use by an unfinished request")
@@ -100,7 +98,7 @@ class LLMEngine:
 
     def forget(self, request_ids: SequenceOf[str]) -> None:
         """Abort requests at once, and report nothing more of them."""
-        with interrupts_wait(), self._turn:
+        with interrupts_wait(), self._step_lock:
             for request_id in request_ids:
                 self._inbox.abort(request_id)
             self.empty_inbox()
@@ -113,14 +111,14 @@ class LLMEngine:
     # ------------------------------------------------------------------ the loop
 
     def step(self) -> list[RequestOutput]:
-        """Compute one token for every running sequence, or a chunk of a prompt, and return what changed.
+        """Compute one token for each decoding sequence, and prompt chunks with the rest of the budget.
 
-        Where something in it raises, the requests concerned end with "error", their blocks come back, and
-        the exception goes to the caller; the next step reports those ends, and serves the others. A fault
-        that leaves the engine itself unfit, such as one of a GPU's, is the last: then EngineDeadError.
+        Returns the outputs that changed. If a step raises, its requests end with "error" and free their
+        blocks. The next step reports these ends and serves the other requests. After a fault of the GPU every
+        call raises EngineDeadError.
         """
-        with self._turn:
-            with interrupts_wait():
+        with self._step_lock:
+            with interrupts_wait():  # ends before outputs are taken out, so an interrupted step keeps them
                 self._refuse_if_dead()
                 step = Schedule()
                 try:
@@ -135,12 +133,12 @@ class LLMEngine:
 
     def check(self) -> None:
         """Prove that no block is lost, named wrongly or free while in use; BrokenPoolError otherwise."""
-        with self._turn:
+        with self._step_lock:
             self.blocks.check([each for request in self.scheduler.requests() for each in request.sequences])
 
     def stats(self) -> CacheStats:
         """The pool now, and totals since the start. Waits for the end of a step that another thread runs."""
-        with self._turn:
+        with self._step_lock:
             return self.usage.stats(self.scheduler, self.blocks, self.runner.shape.bytes_per_token)
 
     # ------------------------------------------------------------------ parts of a step
@@ -156,13 +154,12 @@ class LLMEngine:
             self._finish(request, "capacity")
         for observe in self.observers if not step.is_empty else ():
             observe(step)
-        if not step.rows:
-            self.usage.num_preemptions += len(step.preempted)
-            self.runner.move(step.moves)
-            return
         if self.config.check_invariants:  # before anything is written where it mustn't be
             self.check()
         self.usage.record(step, self.scheduler.running, self.blocks, self.max_model_len)
+        if not step.rows:
+            self.runner.move(step.moves)
+            return
         logits = self.runner.execute(step)
         for row in step.rows:
             self.blocks.publish(row.sequence, row.stop)
@@ -174,31 +171,32 @@ class LLMEngine:
             self.check()
 
     def _abandon(self, step: Schedule, error: BaseException) -> None:
-        """End the requests whose blocks may not hold what they should: `error` broke off their step."""
-        self._dead = isinstance(error, getattr(torch, "AcceleratorError", ()))
-        concerned = [row.request for row in step.rows] + [move.request for move in step.moves]
-        concerned += [step.handling] if step.handling else []
+        """End the requests of a step that `error` broke off: their blocks may hold wrong values."""
+        self._dead = isinstance(error, FATAL_ERRORS)
         try:
             if _may_strike_anywhere(error):
                 self._start_over()
-            for request, reason in [
-                *((request, "capacity") for request in step.outgrown),
-                *((request, "error") for request in dict.fromkeys(concerned)),
-            ]:
-                if request.unfinished:
-                    request.error = describe(error)
-                    self._finish(request, reason)
-                elif request in self.scheduler.running:  # it had just come to its end
-                    self._report(request)
+            for request in step.outgrown:
+                self._settle(request, "capacity")
+            for request in step.requests:
+                self._settle(request, "error", describe(error))
         except BaseException:
             self._dead = True
             raise
 
-    def _start_over(self) -> None:
-        """Empty the pool and let every unfinished request wait in line again.
+    def _settle(self, request: Request, reason: str, error: str | None = None) -> None:
+        """End a request that still goes on. Report one that has ended in this step and was not reported."""
+        if request.unfinished:
+            request.error = error
+            self._finish(request, reason)
+        elif request in self.scheduler.running:
+            self._report(request)
 
-        Which requests there are is the one thing still to be trusted. Computing their tokens again gives
-        the same tokens.
+    def _start_over(self) -> None:
+        """Empty the pool, and let every unfinished request wait in line again.
+
+        After an interrupt at any line only the set of requests can be trusted: those of the scheduler's
+        queues and those of the inbox. A request may be between two of them, or end without a report.
         """
         requests = list(dict.fromkeys([*self.scheduler.requests(), *self._inbox.take_all()]))
         self.blocks.reset([sequence for request in requests for sequence in request.sequences])
@@ -212,11 +210,12 @@ class LLMEngine:
 
     def empty_inbox(self) -> None:
         """Let new requests wait in line, and end those that were aborted; every step begins with it."""
-        while event := self._inbox.take():
-            if event.kind == "add":
-                self.scheduler.waiting.append(event.request)
-            elif event.request.unfinished:
-                self._finish(event.request, "abort")
+        with self._step_lock:
+            while event := self._inbox.take():
+                if event.kind == "add":
+                    self.scheduler.waiting.append(event.request)
+                elif event.request.unfinished:
+                    self._finish(event.request, "abort")
 
     def _expire(self) -> None:
         """End the requests whose time is up."""
@@ -239,7 +238,7 @@ class LLMEngine:
 
 
 def _may_strike_anywhere(error: BaseException) -> bool:
-    """Whether it can have stopped any line, also one between two that belong together."""
+    """Return True if the error can have come between two lines that must both run."""
     return not isinstance(error, Exception) or isinstance(error, MemoryError | RecursionError)
 
 

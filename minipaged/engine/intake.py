@@ -1,7 +1,7 @@
 """Turn what a caller asks for into a request, or refuse what can never be served.
 
-Every refusal happens here, before a request is queued: the message names the argument, its value and what is
-allowed, and nothing has changed.
+A refusal comes before the request is queued and changes nothing. Its message names the argument, its value
+and what is allowed.
 """
 
 from __future__ import annotations
@@ -51,17 +51,10 @@ class Intake:
         max_tokens = min(params.max_tokens, self.max_model_len - len(token_ids))
         beam_search = None
         if isinstance(params, BeamSearchParams):
-            beam_search = BeamSearch(params, self.loaded.eos_token_ids, max_tokens)
-            self._check_width("beam_width", params.beam_width)
-            if beam_search.num_candidates > self.loaded.vocab_size:
-                raise InvalidRequestError(
-                    f"beam_width={params.beam_width} needs {beam_search.num_candidates} candidates a step, "
-                    f"the vocabulary has {self.loaded.vocab_size} tokens"
-                )
+            beam_search = self._beam_search(params, max_tokens)
             params = SamplingParams(max_tokens=params.max_tokens, ignore_eos=params.ignore_eos)
         self._check_width("n", params.n)
         self._check_stop_tokens(params.stop_token_ids)
-        seed = params.seed if params.seed is not None else self._seeds.getrandbits(64)
         new_detokenizer = partial(
             IncrementalDetokenizer,
             self.loaded.tokenizer,
@@ -69,24 +62,40 @@ class Intake:
             params.stop,
             min_tokens=params.min_tokens,
         )
-        known = list(token_ids)
-        first = Sequence(
-            known,
-            self.blocks.new_chain(known, params.cache_salt),
-            self.blocks.new_table(),
-            new_detokenizer(),
-            num_prompt_tokens=len(known),
-            seed=seed,
-        )
         return Request(
             request_id=request_id,
             prompt=prompt if isinstance(prompt, str) else None,
             prompt_token_ids=token_ids,
             params=params,
             max_tokens=max_tokens,
-            sequences=[first],
+            sequences=[self._first_sequence(token_ids, params, new_detokenizer())],
             new_detokenizer=new_detokenizer,
             beam_search=beam_search,
+        )
+
+    def _beam_search(self, params: BeamSearchParams, max_tokens: int) -> BeamSearch:
+        """A search whose beams fit into a step and whose candidates are in the vocabulary."""
+        search = BeamSearch(params, self.loaded.eos_token_ids, max_tokens)
+        self._check_width("beam_width", params.beam_width)
+        if search.num_candidates > self.loaded.vocab_size:
+            raise InvalidRequestError(
+                f"beam_width={params.beam_width} needs {search.num_candidates} candidates a step, "
+                f"the vocabulary has {self.loaded.vocab_size} tokens"
+            )
+        return search
+
+    def _first_sequence(
+        self, token_ids: list[int], params: SamplingParams, detokenizer: IncrementalDetokenizer
+    ) -> Sequence:
+        """The sequence that a request begins as. Nothing is refused from here on: it may draw a seed."""
+        known = list(token_ids)
+        return Sequence(
+            known,
+            self.blocks.new_chain(known, params.cache_salt),
+            self.blocks.new_table(),
+            detokenizer,
+            num_prompt_tokens=len(known),
+            seed=params.seed if params.seed is not None else self._seeds.getrandbits(64),
         )
 
     def _check_width(self, name: str, num_sequences: int) -> None:

@@ -1,39 +1,48 @@
 """Let Ctrl-C wait until a piece of bookkeeping is whole.
 
 Python raises KeyboardInterrupt between any two instructions of the main thread. Inside a step that would
-leave a block taken from the free stack and not yet named by a table, or counted twice.
+leave a pool block that is off the free stack and in no table, or one that is counted twice.
 """
 
 from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 
 @contextmanager
 def interrupts_wait() -> Iterator[None]:
-    """Put off the first Ctrl-C of the main thread until the end of the block; a second one comes at once.
+    """Put off the first Ctrl-C of the main thread until the end of the with body.
 
-    The second is for code that never ends. Whoever is interrupted by it has to make its state whole again.
+    A second Ctrl-C is not put off, so that code which hangs can be stopped. The caller must then repair its
+    state. Within another such body this does nothing: the outer one waits.
     """
     handler = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(handler):
-        yield  # Python interrupts only its main thread
+    is_main = threading.current_thread() is threading.main_thread()  # the only one that Python interrupts
+    if not is_main or not callable(handler) or isinstance(handler, _Waiting):
+        yield
         return
-    waiting: list[FrameType | None] = []
-
-    def wait(number: int, frame: FrameType | None) -> None:
-        if waiting:
-            handler(number, frame)
-        waiting.append(frame)
-
-    signal.signal(signal.SIGINT, wait)
+    waiting = _Waiting(handler)
+    signal.signal(signal.SIGINT, waiting)
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, handler)
-        if waiting:
-            handler(signal.SIGINT, waiting[0])
+        if waiting.has_come:
+            handler(signal.SIGINT, None)
+
+
+class _Waiting:
+    """A handler that notes the first interrupt, and hands the second one on."""
+
+    def __init__(self, handler: Callable[[int, FrameType | None], object]) -> None:
+        self._handler = handler
+        self.has_come = False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        second, self.has_come = self.has_come, not self.has_come
+        if second:
+            self._handler(number, frame)

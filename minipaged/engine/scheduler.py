@@ -55,6 +55,12 @@ class Schedule:
         return not (self.rows or self.moves or self.preempted or self.outgrown)
 
     @property
+    def requests(self) -> list[Request]:
+        """The requests that this step computes, moves or was about to plan."""
+        requests = [row.request for row in self.rows] + [move.request for move in self.moves]
+        return list(dict.fromkeys([*requests, self.handling] if self.handling else requests))
+
+    @property
     def copies(self) -> list[tuple[int, int]]:
         """The copies that copy-on-write asks for: (source, destination)."""
         return [(move.source, move.destination) for move in self.moves if move.kind == "copy"]

@@ -47,11 +47,16 @@ class Usage:
     def record(
         self, step: Schedule, running: Sequence[Request], blocks: BlockManager, max_model_len: int
     ) -> None:
-        """Take in one step, after scheduling and before its tokens are sampled."""
-        num_used = blocks.allocator.num_in_use
-        self.num_steps += 1
+        """Take in one step, after scheduling and before its tokens are sampled.
+
+        A step that computes nothing counts as none, but what it preempted and moved is counted.
+        """
         self.num_preemptions += len(step.preempted)
         self.num_swapped_out_blocks += sum(move.kind == "out" for move in step.moves)
+        if not step.rows:
+            return
+        num_used = blocks.allocator.num_in_use
+        self.num_steps += 1
         for request in step.admitted:
             self.num_prompt_tokens += len(request.prompt_token_ids)
             self.num_cached_prompt_tokens += request.num_cached_tokens or 0

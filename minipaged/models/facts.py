@@ -23,24 +23,25 @@ def length_limit(config: Any) -> int:
 
     Linear and YaRN scaling stretch the rotary positions, so they raise the limit. Two other kinds, "longrope"
     and "dynamic", change all frequencies once the longest sequence of a batch passes a length: keys already
-    in the cache would then be wrong, and company would change tokens. For them the limit is that length.
+    in the cache would then be wrong, and other requests in the batch would change the tokens. For them the
+    limit is that length.
 
     A rotary model may state its limit as `model_max_length` (Command R: 131072, where
     max_position_embeddings is 8192). A tokenizer's own model_max_length plays no role, as in vLLM and in
     `generate`: it is 10**30 where nobody set it, and says nothing of what the positions can tell apart.
     """
     text = config.get_text_config(decoder=True)
-    limit = position_limit(text)
     rope = getattr(text, "rope_parameters", None) or {}
-    own = getattr(text, "model_max_length", None)
-    if rope and own is not None:
-        return _positive(text, "model_max_length", own)
+    own = getattr(text, "model_max_length", None) if rope else None
+    limit = position_limit(text) if own is None else _positive(text, "model_max_length", own)
     for settings in [rope, *(each for each in rope.values() if isinstance(each, dict))]:
         original = settings.get("original_max_position_embeddings")
         if settings.get("rope_type") in ("longrope", "dynamic") and original is not None:
             limit = min(limit, _positive(text, "original_max_position_embeddings", original))
     # Scaling of some layers only (Gemma 3) is part of the design: max_position_embeddings includes it.
     factor = rope.get("factor")
+    if own is not None:
+        return limit
     if rope.get("rope_type") == "linear":
         return _stretched(text, limit, factor)
     if rope.get("rope_type") == "yarn" and factor is not None:

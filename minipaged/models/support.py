@@ -1,6 +1,6 @@
 """Refuse by name the kinds of model that paged attention can't run, from the configuration alone.
 
-What is left is tried on the model itself once its weights are there: model_trial.py. Without these checks
+What is left is tried on the model itself once its weights are there: trial.py. Without these checks
 most of the models refused here would load, and give other tokens without a word.
 """
 

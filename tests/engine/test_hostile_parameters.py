@@ -309,3 +309,17 @@ def test_a_prompt_of_numbers_that_are_no_token_ids_is_refused(engine: LLMEngine)
             engine.add_request("r", prompt, SamplingParams())  # type: ignore[arg-type]
         assert len(str(error.value)) < 200
     assert not engine.has_unfinished_requests()
+
+
+def test_a_refused_request_changes_no_seed(tiny_model: Callable[[str], Path]) -> None:
+    """The model has no tokenizer, so a stop string is refused; the next draw is as if it never came."""
+    drawn = []
+    for stop in (None, "x"):
+        llm = LLM(str(tiny_model("llama")), device="cpu", num_blocks=8)
+        if stop:
+            with pytest.raises(InvalidRequestError, match="tokenizer"):
+                llm.generate([5, 6], SamplingParams(stop=stop), use_tqdm=False)
+        drawn.append(
+            llm.generate([5, 6], SamplingParams(max_tokens=8), use_tqdm=False)[0].outputs[0].token_ids
+        )
+    assert drawn[0] == drawn[1]

@@ -191,6 +191,9 @@ class TestFacts:
         save_llama(tmp_path)
         edit_config(tmp_path, model_max_length=1024)
         assert load_model(str(tmp_path)).max_model_len == 1024
+        scaled = {"rope_type": "dynamic", "factor": 4.0, "original_max_position_embeddings": 32}
+        edit_config(tmp_path, rope_parameters=scaled | {"rope_theta": 1e4})
+        assert load_model(str(tmp_path)).max_model_len == 32  # beyond it the frequencies would change
         gpt2 = GPT2Config(n_positions=64, model_max_length=1024)  # learned positions: there are no more
         assert length_limit(gpt2) == 64
 

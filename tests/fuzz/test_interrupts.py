@@ -21,6 +21,7 @@ from stub_engine import REQUESTS, greedy_tokens
 
 import minipaged
 from minipaged import LLM
+from minipaged.engine.interrupts import interrupts_wait
 
 TIMES = how_often(60, 2000)
 PACKAGE = str(Path(minipaged.__file__).resolve().parent)
@@ -166,3 +167,18 @@ def test_an_interrupted_step_loses_no_request_and_no_output(stub_llm: Callable[.
         last |= {output.request_id: output for output in outputs}
     assert num_interrupted == 5
     assert {name: [one.token_ids for one in last[name].outputs] for name in last} == expected
+
+
+def test_one_interrupt_within_two_bodies_comes_once_and_a_second_at_once() -> None:
+    reached = []
+    with pytest.raises(KeyboardInterrupt), interrupts_wait(), interrupts_wait():
+        signal.raise_signal(signal.SIGINT)
+        reached.append("after the first")
+        signal.raise_signal(signal.SIGINT)
+        reached.append("after the second")
+    assert reached == ["after the first"]
+    with pytest.raises(KeyboardInterrupt), interrupts_wait():
+        with interrupts_wait():
+            signal.raise_signal(signal.SIGINT)
+        reached.append("after the inner body")
+    assert reached == ["after the first", "after the inner body"]
