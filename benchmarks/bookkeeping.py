@@ -102,7 +102,7 @@ def make_engine(loaded: LoadedModel, num_sequences: int, num_context: int) -> LL
 
 def stand_in_steps(num_sequences: int, num_context: int) -> dict[str, Any]:
     """`decode` without a model to wait for, and the Python calls that a sequence costs in a step."""
-    loaded = LoadedModel("stand-in", StandIn(), None, None, frozenset(), 1 << 20, 50_000, 50_000, 1, 1, 1, 1)  # type: ignore[arg-type]
+    loaded = LoadedModel("stand-in", StandIn(), None, None, frozenset(), 1 << 20, 50_000, 50_000, 1, 1, 1)  # type: ignore[arg-type]
     engine = make_engine(loaded, num_sequences, num_context)
     sample = decoding.sample
     decoding.sample = lambda logits, rows: [SampledToken(0) for _ in rows]

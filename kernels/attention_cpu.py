@@ -1,7 +1,7 @@
 """Paged attention compiled for the CPU with Numba: K and V are read in place, through the block tables.
 
 Twin: reference/attention.py; kernels/attention.py has the same two functions for a GPU.
-Docs page: docs/concepts/paged-attention.md.
+Docs page: docs/concepts/attention.md.
 
 Decode is bound by memory: a work item, a split, reads a run of tokens once, for all heads. Prefill is bound
 by arithmetic: a work item, a tile, keeps TILE query rows transposed, so that a number of K or V is multiplied

@@ -1,7 +1,7 @@
 """What a caller may ask of a request: how its tokens are drawn, and when it ends.
 
 Everything is checked here, once, so that the engine and the sampler can trust what they get. The names are
-vLLM's. Page: docs/concepts/sampling.md.
+vLLM's. Page: docs/concepts/parallel_sampling.md.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 There is no generator whose state a neighbour, a prefill chunk or a preemption could advance: one number is
 hashed out of (seed, position) and looked up in the row's cumulative distribution, whose sums are exact.
-Page: docs/concepts/sampling.md.
+Page: docs/concepts/parallel_sampling.md.
 
 The order of the processors is that of transformers and vLLM: repetition penalty (prompt and output), presence
 and frequency penalty (output), stop tokens masked below `min_tokens`, temperature, top-k, top-p, min-p.

@@ -50,7 +50,6 @@ class LoadedModel:
     vocab_size: int  # token ids that it can generate: the rows of its output layer that have an embedding
     num_embeddings: int  # token ids that it can read: may be more, or fewer than its tokenizer has
     num_layers: int
-    num_attention_heads: int
     num_kv_heads: int
     head_dim: int
     default_params: SamplingParams = field(default_factory=SamplingParams)  # of generation_config.json
@@ -90,7 +89,6 @@ def load_model(
         config=network.config,
         tokenizer=tokenizer,
         num_layers=shape.num_layers,
-        num_attention_heads=shape.num_attention_heads,
         num_kv_heads=shape.num_kv_heads,
         head_dim=shape.head_dim,
         **facts,

@@ -2,7 +2,7 @@
 
 A model may do more in attention than it tells (sinks, masks of its own), or mix tokens elsewhere (short
 convolutions, recurrent states). Its own eager attention is the judge: logits by way of a flattened row,
-stored keys and values and positions must be the same. Kinds refused by name: model_support.py.
+stored keys and values and positions must be the same. Kinds refused by name: support.py.
 """
 
 from __future__ import annotations

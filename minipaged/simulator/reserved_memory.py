@@ -1,7 +1,8 @@
 """Orca's memory under our scheduler: every sequence reserves one piece of slots, and keeps it to its end.
 
 The paper's baselines (section 6.1) schedule step by step as vLLM does; what differs is how much they reserve.
-So the same scheduler runs over this class in place of the block manager. Pieces are reference/contiguous's.
+So the same scheduler runs over this class in place of the block manager. The pieces are those of
+reference/contiguous.py.
 Page: docs/concepts/fragmentation.md.
 """
 
