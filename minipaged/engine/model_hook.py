@@ -15,14 +15,12 @@ from transformers import AttentionInterface
 
 from ..errors import ModelNotSupportedError
 from ..kernels.block_table import write_kv
+from ..models.attention_call import check_attention_call
 from .backends import AttentionBackend
 from .batch import Batch
 from .kv_cache import KVCache
 
 ATTENTION_NAME = "minipaged"
-
-# What models pass on to attention besides the arguments below, and what can't change its result.
-_HARMLESS = {"position_ids", "use_cache", "output_attentions", "output_hidden_states", "output_router_logits"}
 
 
 @dataclass(frozen=True)
@@ -56,7 +54,7 @@ def paged_attention(
     """
     if paged is None:
         raise ModelNotSupportedError(f"{type(module).__name__} does not pass its arguments on to attention")
-    _refuse_unknown(module, attention_mask, dropout, is_causal, others)
+    check_attention_call(module, attention_mask, dropout, is_causal, others)
     batch = paged.batch
     queries, keys, values = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
     key_cache, value_cache = paged.cache.layers[module.layer_idx]  # type: ignore[index]
@@ -78,27 +76,6 @@ def paged_attention(
         )
     output = parts[0] if len(parts) == 1 else torch.cat(parts)
     return output.unsqueeze(0), None
-
-
-def _refuse_unknown(
-    module: torch.nn.Module,
-    attention_mask: torch.Tensor | None,
-    dropout: float,
-    is_causal: bool | None,
-    others: dict[str, Any],
-) -> None:
-    """Raise for anything that changes attention in a way that is not built here."""
-    unknown = [name for name, value in others.items() if value is not None and name not in _HARMLESS]
-    if attention_mask is not None:
-        unknown.append("attention_mask")
-    if dropout:
-        unknown.append("dropout")
-    if is_causal is False or not getattr(module, "is_causal", True):
-        unknown.append("is_causal=False")
-    if unknown:
-        raise ModelNotSupportedError(
-            f"{type(module).__name__} asks attention for {', '.join(unknown)}, which is not supported"
-        )
 
 
 AttentionInterface.register(ATTENTION_NAME, paged_attention)

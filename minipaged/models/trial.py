@@ -15,15 +15,12 @@ import torch
 from transformers import AttentionInterface
 
 from ..errors import ModelNotSupportedError
+from .attention_call import check_attention_call
 from .facts import length_limit
 from .support import check_config, one_line
 
 _TRIAL_NAME = "minipaged_trial"
 _TRIAL_TOKENS = 5  # per sequence
-
-# What models pass to attention besides queries, keys, values and the options below, changing no result.
-_HARMLESS = {"position_ids", "use_cache", "output_attentions", "output_hidden_states", "output_router_logits"}
-_NAMES = {"s_aux": "attention sinks (s_aux)", "sinks": "attention sinks (sinks)"}
 
 
 @dataclass(frozen=True)
@@ -176,16 +173,7 @@ def _trial_attention(
     name = type(module).__name__
     if minipaged_trial is None:
         raise ModelNotSupportedError(f"{name} is not handed the keyword arguments of the model's forward")
-    given = {key for key, value in others.items() if value is not None}
-    unknown = [_NAMES.get(key, key) for key in sorted(given - _HARMLESS)]
-    if attention_mask is not None:
-        unknown.append("a mask of its own")
-    if is_causal is False or getattr(module, "is_causal", True) is False:
-        unknown.append("attention in both directions")
-    if dropout:
-        unknown.append("dropout")
-    if unknown:
-        raise ModelNotSupportedError(f"{name} asks for {', '.join(unknown)}, which is not supported")
+    check_attention_call(module, attention_mask, dropout, is_causal, others)
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
     return minipaged_trial.attend(module, query, key, value, scale, sliding_window, softcap), None
 
