@@ -93,28 +93,47 @@ def test_the_reader_knows_what_each_block_was(name: str, live: Callable[[str], A
     assert last == reader.State(cached=last.cached)
 
 
-@pytest.mark.parametrize("name", ALL)
-def test_the_browser_reads_every_block_as_python_does(name: str, live: Callable[[str], Any]) -> None:
+def in_browser_code(expression: str, trace: str) -> Any:
+    """What an expression over `run` and `states` is in replay.js. Node runs it: it touches no page."""
     node = shutil.which("node")
     if node is None:
         pytest.skip("the browser's reader runs in Node here, and none is installed")
     code = (
         (VIEW / "replay.js").read_text(encoding="utf-8")
         + """
-        const { run, states } = minipagedReplay.replay(require("fs").readFileSync(0, "utf8"));
-        console.log(JSON.stringify(states.map((state) => {
-            const seen = minipagedReplay.survey(run, state);
-            return [...Array(run.num_blocks).keys()].map((block) => {
-                const { kind, count } = minipagedReplay.blockState(`${block}`, seen);
-                return [kind, count];
-            });
-        })));"""
+        const { replay, survey, blockState } = minipagedReplay;
+        const { run, states } = replay(require("fs").readFileSync(0, "utf8"));
+    """
     )
-    trace = live(name).trace
+    code += f"console.log(JSON.stringify({expression}));"
     done = subprocess.run([node, "-e", code], input=trace, capture_output=True, text=True, check=True)
-    num_blocks = json.loads(trace.split("\n")[0])["num_blocks"]
-    expected = [[list(s.block_state(block)) for block in range(num_blocks)] for s in states_of(trace)]
-    assert json.loads(done.stdout) == expected
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_the_browser_reads_every_block_as_python_does(name: str, live: Callable[[str], Any]) -> None:
+    trace = live(name).trace
+    blocks = range(json.loads(trace.split("\n")[0])["num_blocks"])
+    found = in_browser_code("""states.map((state) => {
+        const seen = survey(run, state);
+        return [...Array(run.num_blocks).keys()].map((block) => {
+            const { kind, count } = blockState(`${block}`, seen);
+            return [kind, count];
+        });
+    })""", trace)  # fmt: skip
+    assert found == [[list(state.block_state(block)) for block in blocks] for state in states_of(trace)]
+
+
+def test_the_browser_says_who_begins_again_after_an_interrupt() -> None:
+    arrived = [{"id": "A", "prompt": "", "prompt_tokens": 6, "sequences": 1}]
+    table = {"A": {"blocks": [0, 1], "tokens": 0}}
+    lines: list[dict[str, Any]] = [
+        {"trace": 1, "block_size": 4, "num_blocks": 8},
+        {"step": 1, "arrived": arrived, "admitted": ["A"], "tables": table, "rows": [["A", 0, 6]]},
+        {"step": 2, "dropped": ["A"], "tables": table, "rows": [["A", 0, 6]]},
+    ]
+    events = in_browser_code("states.map((state) => state.events)", "\n".join(map(json.dumps, lines)))
+    assert events[1] == [{"kind": "admitted", "parts": ["A begins again"]}]
 
 
 @pytest.mark.parametrize("name", NAMES)
