@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from .errors import InvalidConfigError
 
@@ -58,7 +59,7 @@ class EngineConfig:
                 _check_positive(name, getattr(self, name))
         if self.kv_cache_memory is not None and parse_bytes("kv_cache_memory", self.kv_cache_memory) == 0:
             raise InvalidConfigError("kv_cache_memory must be more than 0 bytes")
-        if not _is_number(self.gpu_memory_utilization) or not 0 < self.gpu_memory_utilization <= 1:
+        if not is_number(self.gpu_memory_utilization) or not 0 < self.gpu_memory_utilization <= 1:
             raise InvalidConfigError(
                 f"gpu_memory_utilization must be above 0 and at most 1, got {self.gpu_memory_utilization!r}"
             )
@@ -68,7 +69,7 @@ class EngineConfig:
             )
         if not isinstance(self.check_invariants, bool):
             raise InvalidConfigError(f"check_invariants must be True or False, got {self.check_invariants!r}")
-        if not isinstance(self.seed, int) or isinstance(self.seed, bool):
+        if not is_integer(self.seed):
             raise InvalidConfigError(f"seed must be an integer, got {self.seed!r}")
         if self.preemption_mode not in ("recompute", "swap"):
             raise InvalidConfigError(
@@ -83,7 +84,7 @@ class EngineConfig:
 
 def parse_bytes(name: str, value: int | str) -> int:
     """Bytes from an integer, or from a string of a number and a unit: "512MiB", "1.5 GB", "4096"."""
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+    if is_integer(value) and value >= 0:
         return value
     if isinstance(value, str):
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", value)
@@ -96,9 +97,15 @@ def parse_bytes(name: str, value: int | str) -> int:
 
 
 def _check_positive(name: str, value: object) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+    if not is_integer(value) or value < 1:
         raise InvalidConfigError(f"{name} must be a positive integer, got {value!r}")
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+def is_integer(value: object) -> TypeGuard[int]:
+    """Whether a value is an integer. To Python True and False are integers too: here they are none."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Whether a value is an integer or a float."""
+    return is_integer(value) or isinstance(value, float)

@@ -17,7 +17,7 @@ interpret_kernels_without_gpu()
 import outputs  # noqa: E402
 
 from minipaged import LLM, BeamSearchParams, SamplingParams  # noqa: E402
-from minipaged.trace import Trace  # noqa: E402
+from minipaged.view.trace import Trace  # noqa: E402
 
 GREETING = "안녕하세요 반갑습니다"
 QUESTIONS = [

@@ -6,7 +6,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from io import StringIO
 from pathlib import Path
 
@@ -15,9 +15,10 @@ from ..llm import LLM, Message
 from ..outputs import RequestOutput
 from ..sampling_params import BeamSearchParams, SamplingParams
 from ..terminal import say
-from ..trace import Trace, write_page
+from ..view.page import write_page
+from ..view.terminal_view import draw_blocks, print_summary
+from ..view.trace import Trace
 from .console import DataConsole
-from .show_blocks import BlockRecorder, print_summary
 
 Params = SamplingParams | BeamSearchParams
 
@@ -30,15 +31,14 @@ def generate(args: argparse.Namespace, params: Params, make_llm: Callable[[], LL
     llm, console = make_llm(), _console()
     prompts = [_token_ids(llm, prompt, args) for prompt in args.prompts]
     names = [_name(i) for i in range(len(prompts))]
-    recorder = BlockRecorder(llm.engine)
     start = time.perf_counter()
-    with _traced(llm, args.trace, " · ".join(args.prompts)):
+    with _traced(llm, args) as trace:
         outputs = _serve(llm, dict(zip(names, prompts, strict=True)), params)
     seconds = time.perf_counter() - start
     if args.trace is not None:
         console.write((f"What the blocks did is in {args.trace}", "dim"))
     if args.show_blocks:
-        recorder.draw(console, dict(zip(names, args.prompts, strict=True)))
+        draw_blocks(console, trace.getvalue(), dict(zip(names, args.prompts, strict=True)))
     for name, prompt in zip(names, args.prompts, strict=True):
         _print_answer(console, name, prompt, outputs[name])
     print_summary(console, llm, seconds)
@@ -103,20 +103,21 @@ def _check_texts(args: argparse.Namespace, prompt: Sequence[str] = ()) -> None:
 
 
 @contextmanager
-def _traced(llm: LLM, path: str | None, title: str) -> Iterator[None]:
-    """Write what happens meanwhile to `path`: the trace itself, or where it ends in .html a page of it."""
-    if path is None:
-        yield
-        return
+def _traced(llm: LLM, args: argparse.Namespace) -> Iterator[StringIO]:
+    """Record what happens meanwhile, if --show-blocks or --trace asks for it, and write it to the latter's
+    file: the trace itself, or a page of it where the name ends in .html."""
+    lines, path = StringIO(), args.trace
     try:
-        Path(path).touch()  # better now than after the work
+        if path is not None:
+            Path(path).touch()  # better now than after the work
     except OSError as error:
         raise InvalidRequestError(f"trace={path!r} can't be written: {error.strerror}") from error
-    lines = StringIO()
-    with Trace(llm.engine, lines):
-        yield
+    with Trace(llm.engine, lines) if path is not None or args.show_blocks else nullcontext():
+        yield lines
+    if path is None:
+        return
     if path.endswith(".html"):
-        write_page(lines.getvalue(), Path(path), title)
+        write_page(lines.getvalue(), Path(path), " · ".join(args.prompts))
     else:
         Path(path).write_text(lines.getvalue(), encoding="utf-8")
 

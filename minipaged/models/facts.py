@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from ..config import is_integer, is_number
 from ..errors import InvalidRequestError, ModelNotSupportedError
 from ..sampling_params import SamplingParams
 
@@ -60,7 +61,7 @@ def position_limit(text: Any) -> int:
 
 
 def _stretched(text: Any, length: int, factor: Any) -> int:
-    if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not 1 <= factor < math.inf:
+    if not is_number(factor) or not 1 <= factor < math.inf:
         raise ModelNotSupportedError(
             f"the configuration of {text.model_type} scales its rotary embeddings by {factor!r}, "
             "which must be a number of at least 1"
@@ -71,7 +72,7 @@ def _stretched(text: Any, length: int, factor: Any) -> int:
 def _positive(text: Any, name: str, value: Any) -> int:
     if isinstance(value, float) and value.is_integer():  # 1e6 in a file of JSON
         value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    if not is_integer(value) or value < 1:
         raise ModelNotSupportedError(
             f"the configuration of {text.model_type} has {name} = {value!r}, which must be a positive integer"
         )
@@ -99,7 +100,7 @@ def eos_token_ids(network: Any, vocab_size: int) -> frozenset[int]:
         if ids is None:
             continue
         listed = list(ids) if isinstance(ids, (list, tuple)) else [ids]
-        if any(isinstance(each, bool) or not isinstance(each, int) for each in listed):
+        if not all(map(is_integer, listed)):
             raise ModelNotSupportedError(f"eos_token_id must be an integer or a list of them, got {ids!r}")
         return frozenset(each for each in listed if 0 <= each < vocab_size)
     return frozenset()

@@ -15,6 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..config import is_integer
 from ..errors import InvalidConfigError
 
 
@@ -110,7 +111,7 @@ def _parse(line: str, where: str, max_model_len: int) -> Lengths:
         ("output", lengths.output, 1),
         ("prefix", lengths.prefix, 0),
     ):
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        if not is_integer(value) or value < least:
             raise InvalidConfigError(f"{where}: {name} must be an integer of {least} or more, got {value!r}")
     if lengths.prefix > lengths.prompt:
         raise InvalidConfigError(f"{where}: prefix={lengths.prefix} is more than prompt={lengths.prompt}")

@@ -7,7 +7,8 @@
 (() => {
   "use strict";
 
-  const { NOTHING, replay, advance, survey, computed, labelOf, filled, few, plural } = globalThis.minipagedReplay;
+  const { NOTHING, replay, advance, survey, blockState, computed, labelOf, filled, few, plural } =
+    globalThis.minipagedReplay;
   const MOST_CELLS = 4096; // of a pool, drawn
   const MOST_WAITING = 8; // lanes of requests that wait
   const MOST_EVENTS = 12; // in words, a step
@@ -185,16 +186,16 @@
       (table?.blocks ?? []).forEach((block, i) => {
         const key = (table.host ? "h" : "") + block;
         const slots = filled(table, i, size);
-        const numUsers = seen.users.get(key).length;
+        const { count } = blockState(key, seen);
         paint(list[i], {
           key,
           small: slots < size ? `${i} · ${slots}/${size}` : `${i}`,
           mark: key,
-          badge: numUsers > 1 ? `×${numUsers}` : "",
+          badge: count > 1 ? `×${count}` : "",
           said: `logical block ${i} of ${name} is ${inWords(key, seen, state)}`,
           fill: slots / size,
           hues: [request.hue],
-          kind: numUsers > 1 ? "shared" : "used",
+          kind: count > 1 ? "shared" : "used",
           event: events.get(key),
         });
       });
@@ -215,11 +216,10 @@
       if (list.dataset.size === "small") root.dataset.dense = "";
       for (let block = 0; block < count; block++) {
         const key = prefix + block;
-        const look = { key, small: `${block}`, mark: "", kind: "free", fill: 1, hues: [] };
+        const { kind } = blockState(key, seen);
+        const look = { key, small: `${block}`, mark: kind === "cached" ? "c" : "", kind, fill: 1, hues: [] };
         Object.assign(look, { said: inWords(key, seen, state), event: events.get(key) });
-        const uses = seen.users.get(key);
-        if (seen.turns.has(key)) Object.assign(look, { kind: "cached", mark: "c" });
-        if (uses) Object.assign(look, usedLook(uses, state));
+        if (kind === "used") Object.assign(look, usedLook(seen.users.get(key), state));
         paint(cells[block], look);
       }
       const left = numBlocks - count;
@@ -240,14 +240,13 @@
     /* All there is to say about a block. */
     function inWords(key, seen, state) {
       const name = key[0] === "h" ? `host block ${key.slice(1)}` : `block ${key}`;
+      const { kind, count } = blockState(key, seen);
+      if (kind === "free") return `${name}: free`;
+      if (kind === "cached") return `${name}: cached, used by nobody, number ${seen.turns.get(key)} to be evicted`;
       const uses = seen.users.get(key);
-      if (!uses) {
-        const turn = seen.turns.get(key);
-        return turn ? `${name}: cached, used by nobody, number ${turn} to be evicted` : `${name}: free`;
-      }
       const places = few(uses.map((use) => `${labelOf(use.table, state.requests)} (its ${use.index})`)).join("");
       const slots = Math.max(...uses.map((use) => use.filled));
-      return `${name}: ${uses.length > 1 ? "shared by" : "used by"} ${places}; ${slots} of ${size} slots filled`;
+      return `${name}: ${count > 1 ? "shared by" : "used by"} ${places}; ${slots} of ${size} slots filled`;
     }
 
     // ---------------------------------------------------------------- highlighting

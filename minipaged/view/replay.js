@@ -1,7 +1,8 @@
 /* Replays a trace of the paged KV cache (docs/trace.md): the states that it says, and in words what each step did.
  *
  * Pure: it touches no page. `replay` makes states of a trace, `advance` one more of one more line, `survey` says who
- * uses which block, `describe` what a step did, `computed` what it computes. block_view.js draws them.
+ * uses which block, `blockState` what a block is, `describe` what a step did, `computed` what it computes.
+ * block_view.js draws them. replay.py reads a trace for Python.
  */
 (() => {
   "use strict";
@@ -112,6 +113,12 @@
     return { users, turns, counts };
   }
 
+  /* What a block is, used, cached or free, and how many tables name it. `seen` is a survey. */
+  function blockState(key, seen) {
+    const count = seen.users.get(key)?.length ?? 0;
+    return { kind: count ? "used" : seen.turns.has(key) ? "cached" : "free", count };
+  }
+
   // ------------------------------------------------------------------ in words
 
   /* What a step did: a list of events {kind, parts}; a part is text, or {key, text} for a block. */
@@ -148,10 +155,12 @@
     const here = Object.entries(line.tables ?? {}).filter(([, table]) => !table.host)
       .map(([name, { tokens }]) => ({ ...tables.get(name), numFull: Math.floor(tokens / run.block_size) }));
     const landed = moves.filter((move) => move.kind !== "out").map((move) => move.destination);
+    const renewed = new Set((line.dropped ?? []).filter((name) => name in (line.tables ?? {})));
     const taken = new Set([...landed, ...here.flatMap((table) => table.blocks.slice(table.numFull))]);
     for (const id of new Set(here.map((table) => table.request))) {
       const own = here.filter((table) => table.request === id);
-      const past = arrived.has(id) ? [] : [...before.tables.values()].filter((table) => table.request === id);
+      const past = arrived.has(id) ? []
+        : [...before.tables.values()].filter((table) => table.request === id && !renewed.has(table.name));
       const full = new Set(own.flatMap((table) => table.blocks.slice(0, table.numFull)));
       const found = [...full].filter((number) => !taken.has(number));
       if (past.some((table) => table.host)) {
@@ -210,5 +219,5 @@
     return `computes ${few(parts).join("")}`;
   }
 
-  globalThis.minipagedReplay = { NOTHING, replay, advance, survey, computed, labelOf, filled, few, plural };
+  globalThis.minipagedReplay = { NOTHING, replay, advance, survey, blockState, computed, labelOf, filled, few, plural };
 })();

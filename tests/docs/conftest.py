@@ -17,7 +17,8 @@ import transformers
 from minipaged import LLM, BeamSearchParams, SamplingParams
 from minipaged.engine.engine import LLMEngine
 from minipaged.engine.scheduler import Schedule
-from minipaged.trace import Trace, write_page
+from minipaged.view.page import write_page
+from minipaged.view.trace import Trace
 
 VOCAB = 128
 BLOCK_BYTES = 4 * 2 * 2 * 2 * 8 * 8  # 4 slots; K and V, 2 layers, 2 KV heads of 8, float64
@@ -25,6 +26,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "swap": {"num_blocks": 22, "preemption_mode": "swap", "swap_space": 16 * BLOCK_BYTES},
     "recompute": {"num_blocks": 20},
     "no_cache": {"num_blocks": 20, "enable_prefix_caching": False},
+    "interrupted": {"num_blocks": 22, "preemption_mode": "swap", "swap_space": 16 * BLOCK_BYTES},
 }
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 QUIET = [
@@ -39,10 +41,11 @@ class Life:
 
     trace: str = ""
     truth: list[dict[str, Any]] = field(default_factory=list)
+    interrupted: list[int] = field(default_factory=list)  # steps that were broken off, counted from 0
 
 
 class Witness:
-    """Notes the state of the engine's books at every step, without the help of minipaged.trace."""
+    """Notes the state of the engine's books at every step, without the help of minipaged.view.trace."""
 
     def __init__(self, engine: LLMEngine, life: Life) -> None:
         self.engine = engine
@@ -68,6 +71,11 @@ class Witness:
                     for each in request.unfinished
                     if each.table.blocks
                 },
+                "running": [
+                    (request.request_id, each.index)
+                    for request in self.engine.scheduler.running
+                    for each in request.unfinished
+                ],
                 "counts": counts,
                 "cached": {b for b, count in enumerate(counts) if count == 0 and b not in free},
                 "num_free": allocator.num_free,
@@ -105,6 +113,26 @@ def ask(engine: LLMEngine, request_id: str, rng: random.Random) -> None:
     engine.add_request(request_id, prompt, params)
 
 
+def break_off_steps(engine: LLMEngine) -> None:
+    """Interrupt a sixth of the steps, after they are planned and before they are computed."""
+    execute, rng = engine.runner.execute, random.Random(5)
+
+    def interrupted(step: Schedule) -> torch.Tensor:
+        if rng.random() < 1 / 6:
+            raise KeyboardInterrupt
+        return execute(step)
+
+    engine.runner.execute = interrupted  # type: ignore[method-assign]
+
+
+def step(engine: LLMEngine, life: Life) -> None:
+    """One step; an interrupt is noted."""
+    try:
+        engine.step()
+    except KeyboardInterrupt:
+        life.interrupted.append(len(life.truth) - 1)
+
+
 @pytest.fixture(scope="session")
 def live(start: Callable[..., LLM]) -> Callable[[str], Life]:
     """A function from the name of some settings to a random life under them: requests come, end, are aborted
@@ -121,6 +149,8 @@ def live(start: Callable[..., LLM]) -> Callable[[str], Life]:
             random.Random(3),
         )
         engine = llm.engine
+        if name == "interrupted":
+            break_off_steps(engine)
         with Trace(engine, file):
             Witness(engine, life)
             for _ in range(160):
@@ -131,9 +161,9 @@ def live(start: Callable[..., LLM]) -> Callable[[str], Life]:
                     ask(engine, request_id, rng)  # the same id, before the next step
                 elif request_id not in unfinished and rng.random() < 0.6:
                     ask(engine, request_id, rng)
-                engine.step()
+                step(engine, life)
             while engine.has_unfinished_requests():
-                engine.step()
+                step(engine, life)
         life.trace = file.getvalue()
         lives[name] = life
         return life

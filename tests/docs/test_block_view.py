@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from minipaged.trace import SCRIPTS, VIEW
+from minipaged.view.page import SCRIPTS, VIEW
 
 HOSTILE = "</script><img src=x onerror=alert(1)><!-- <script>"
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import re
+import shutil
+import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,9 +15,14 @@ from typing import Any
 import pytest
 
 from minipaged import LLM, SamplingParams
-from minipaged.trace import Trace, write_page
+from minipaged.commands.console import DataConsole
+from minipaged.view import replay as reader
+from minipaged.view.page import VIEW, write_page
+from minipaged.view.terminal_view import KEY, draw_blocks
+from minipaged.view.trace import Trace
 
 NAMES = ["swap", "recompute", "no_cache"]
+ALL = [*NAMES, "interrupted"]
 PAGE = Path(__file__).parents[2] / "docs/trace.md"
 
 
@@ -48,7 +55,7 @@ def replay(trace: str) -> Iterator[dict[str, Any]]:
         }
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ALL)
 def test_the_trace_replays_to_the_tables_that_the_engine_had(name: str, live: Callable[[str], Any]) -> None:
     life = live(name)
     *states, last = replay(life.trace)
@@ -64,6 +71,69 @@ def test_the_trace_replays_to_the_tables_that_the_engine_had(name: str, live: Ca
         waiting = Counter(b for blocks, on_host, _ in state["tables"].values() if on_host for b in blocks)
         assert [waiting[block] for block in range(len(truth["host_counts"]))] == truth["host_counts"]
     assert last["tables"] == {} and last["live"] == [] and "step" not in last["line"]
+
+
+def states_of(trace: str) -> list[reader.State]:
+    """What minipaged's own reader makes of a trace."""
+    return reader.replay(trace.strip().split("\n"))[1]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_the_reader_knows_what_each_block_was(name: str, live: Callable[[str], Any]) -> None:
+    life = live(name)
+    *states, last = states_of(life.trace)
+    for number, (state, truth) in enumerate(zip(states, life.truth, strict=True), start=1):
+        assert state.step == number and sorted(state.requests) == truth["live"]
+        assert {key(t.name): (t.blocks, t.on_host, t.num_tokens) for t in state.tables} == truth["tables"]
+        assert [key(t.name) for t in state.in_pool] == truth["running"], "in the order of the scheduler's"
+        counts, cached = truth["counts"], truth["cached"]
+        assert [state.block_state(block) for block in range(len(counts))] == [
+            ("used" if n else "cached" if block in cached else "free", n) for block, n in enumerate(counts)
+        ]
+    assert last == reader.State(cached=last.cached)
+
+
+def in_browser_code(expression: str, trace: str) -> Any:
+    """What an expression over `run` and `states` is in replay.js. Node runs it: it touches no page."""
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("the browser's reader runs in Node here, and none is installed")
+    code = (
+        (VIEW / "replay.js").read_text(encoding="utf-8")
+        + """
+        const { replay, survey, blockState } = minipagedReplay;
+        const { run, states } = replay(require("fs").readFileSync(0, "utf8"));
+    """
+    )
+    code += f"console.log(JSON.stringify({expression}));"
+    done = subprocess.run([node, "-e", code], input=trace, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_the_browser_reads_every_block_as_python_does(name: str, live: Callable[[str], Any]) -> None:
+    trace = live(name).trace
+    blocks = range(json.loads(trace.split("\n")[0])["num_blocks"])
+    found = in_browser_code("""states.map((state) => {
+        const seen = survey(run, state);
+        return [...Array(run.num_blocks).keys()].map((block) => {
+            const { kind, count } = blockState(`${block}`, seen);
+            return [kind, count];
+        });
+    })""", trace)  # fmt: skip
+    assert found == [[list(state.block_state(block)) for block in blocks] for state in states_of(trace)]
+
+
+def test_the_browser_says_who_begins_again_after_an_interrupt() -> None:
+    arrived = [{"id": "A", "prompt": "", "prompt_tokens": 6, "sequences": 1}]
+    table = {"A": {"blocks": [0, 1], "tokens": 0}}
+    lines: list[dict[str, Any]] = [
+        {"trace": 1, "block_size": 4, "num_blocks": 8},
+        {"step": 1, "arrived": arrived, "admitted": ["A"], "tables": table, "rows": [["A", 0, 6]]},
+        {"step": 2, "dropped": ["A"], "tables": table, "rows": [["A", 0, 6]]},
+    ]
+    events = in_browser_code("states.map((state) => state.events)", "\n".join(map(json.dumps, lines)))
+    assert events[1] == [{"kind": "admitted", "parts": ["A begins again"]}]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -125,6 +195,77 @@ def test_an_id_that_comes_again_with_the_very_same_blocks_is_another_table(start
     assert first["rows"] == [["a", 0, 4]] and second["rows"] == [["a", 4, 5]]
     assert second["tables"]["a"]["tokens"] == 4 and second["dropped"] == ["a"]
     assert [request["id"] for request in second["ended"] + second["arrived"]] == ["a", "a"]
+
+
+def test_after_an_interrupt_all_tables_are_new(live: Callable[[str], Any]) -> None:
+    """The engine has emptied the pool: no table goes on, not even where a request gets the same blocks."""
+    life = live("interrupted")
+    lines = [json.loads(line) for line in life.trace.split("\n")[1:-1]]
+    states, num_renewed = [set(), *(state["tables"].keys() for state in replay(life.trace))], 0
+    for number in life.interrupted:  # the line of the step that was broken off has this index
+        before, line = states[number + 1], lines[number + 1]
+        assert {key(name) for name in line["dropped"]} == before
+        assert all(table["tokens"] % 4 == 0 for table in line.get("tables", {}).values())
+        num_renewed += len(line.get("tables", {}).keys() & line["dropped"])
+    assert len(life.interrupted) > 10 and num_renewed > 5
+
+
+def test_what_a_line_that_could_not_be_written_would_say_is_in_the_next(start: Callable[..., LLM]) -> None:
+    llm, lines = start(num_blocks=8), list[str]()
+
+    class Stream:
+        is_full = False
+
+        def write(self, text: str) -> None:
+            if self.is_full:
+                raise OSError("no space is left")
+            lines.append(text)
+
+    stream, params = Stream(), SamplingParams(max_tokens=4, ignore_eos=True)
+    with Trace(llm.engine, stream):
+        llm.engine.add_request("a", [3, 4, 5], params)
+        llm.engine.step()
+        llm.engine.add_request("b", [6, 7, 8], params)
+        stream.is_full = True
+        with pytest.raises(OSError):
+            llm.engine.step()
+        stream.is_full = False
+        llm.engine.add_request("c", [9, 10, 11], params)
+        llm.engine.step()
+        llm.engine.forget(["c"])
+    first, second, last = [json.loads(line) for line in lines[1:]]
+    assert [first["step"], second["step"]] == [1, 2] and all(line.endswith("\n") for line in lines)
+    assert second["dropped"] == ["a"] and [each["id"] for each in second["ended"]] == ["a"]
+    assert [each["id"] for each in second["arrived"]] == ["c"], "b came and went between the lines"
+    assert last["dropped"] == ["c"]
+
+
+def test_the_terminal_draws_what_the_lines_say() -> None:
+    """Blocks of 4. A computes 6 of 9 prompt tokens in the step when most tables are in the pool; B shares its
+    first block with A and is not computed further; C is on the host, and block 5 is cached."""
+    arrived = [{"id": name, "prompt": "", "prompt_tokens": 9, "sequences": 1} for name in "ABC"]
+    lines: list[dict[str, Any]] = [
+        {"trace": 1, "block_size": 4, "num_blocks": 8},
+        {"step": 1, "arrived": arrived, "tables": {"C": {"blocks": [4], "tokens": 0}}, "rows": [["C", 0, 3]]},
+        {"step": 2, "preempted": ["C"], "moves": [["out", 4, 0, "C"]], "rows": [["A", 4, 6]], "cached": [5],
+         "tables": {"B": {"blocks": [0, 6], "tokens": 4}, "A": {"blocks": [0, 2, 1], "tokens": 4},
+                    "C": {"blocks": [0], "tokens": 3, "host": True}}},
+        {"ended": [{"id": name, "cached_tokens": 0, "outputs": []} for name in "ABC"],
+         "dropped": ["A", "B", "C"]},
+    ]  # fmt: skip
+    drawn = io.StringIO()
+    trace = "".join(json.dumps(line) + "\n" for line in lines)
+    draw_blocks(DataConsole(file=drawn, width=60), trace, {"A": "ask", "B": "beg", "C": "cry"})
+    rule, *rest = [line.rstrip() for line in drawn.getvalue().split("\n")]
+    assert rule.strip("─ ") == "step 2 of 2: the block tables"
+    assert rest == [
+        "", "A  ask  6 tokens in 3 blocks",
+        "  logical   0    1    2", "  physical  0×2  2    1", "  filled    4/4  2/4  0/4",
+        "", "B  beg  4 tokens in 2 blocks",
+        "  logical   0    1", "  physical  0×2  6", "  filled    4/4  0/4",
+        "", f"The pool{KEY}", "    0  2AA··○B",
+        "", "Over time, blocks 0 to 6:", "step   1  ····C··", "step   2  2AA··○B", "",
+    ]  # fmt: skip
 
 
 def test_the_page_about_the_format_names_every_field_and_shows_it(live: Callable[[str], Any]) -> None:

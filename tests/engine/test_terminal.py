@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,8 +22,9 @@ from rich.table import Table
 
 from minipaged import LLM, terminal
 from minipaged.cli import main
-from minipaged.commands import bench_report, doctor, show_blocks
+from minipaged.commands import doctor, results
 from minipaged.commands.console import DataConsole
+from minipaged.view.terminal_view import draw_blocks
 
 PLAIN = r"\[x^2\] C:\ \frac{a}{b} [bold]x[/] [/] :smile: [link=y] \x1b"
 STEERING = (
@@ -250,12 +250,10 @@ def test_findings_and_results_are_data_too(tmp_path: Path) -> None:
     console = DataConsole(file=stream, width=200)
     doctor._print(console, doctor.Finding("package", False, f"missing: {PLAIN}"))
     path = tmp_path / "[bold]x[red].json"
-    bench_report.write_results(console, path, {"a": 1})
-    recorder = show_blocks.BlockRecorder(
-        SimpleNamespace(observers=[], config=SimpleNamespace(block_size=4))  # type: ignore[arg-type]
-    )
-    recorder.snapshots.append(show_blocks.Snapshot(1, {"A": ([0, 2], 5)}, frozenset()))
-    recorder.draw(console, {"A": PLAIN})
+    results.write_results(console, path, {"a": 1})
+    arrived = [{"id": "A", "prompt": PLAIN, "prompt_tokens": 5, "sequences": 1}]
+    step = {"step": 1, "arrived": arrived, "tables": {"A": {"blocks": [0, 2], "tokens": 5}}}
+    draw_blocks(console, f'{{"block_size":4}}\n{json.dumps(step)}\n', {"A": PLAIN})
     printed = stream.getvalue()
     assert f"no  missing: {PLAIN}\n" in printed and f"A  {PLAIN}  5 tokens" in printed
     assert str(path) in printed and json.loads(path.read_text()) == {"a": 1}

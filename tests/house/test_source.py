@@ -15,6 +15,7 @@ LONGEST = {
     "minipaged/course": 320,
     "minipaged/models": 320,
     "minipaged/simulator": 320,
+    "minipaged/view": 320,
     "benchmarks": 320,
     "benchmarks/gpu": 370,
     "benchmarks/huggingface": 320,

@@ -17,6 +17,7 @@ PACKAGES = {
     "minipaged/course": "minipaged/course",
     "minipaged/engine": "minipaged/engine",
     "minipaged/models": "minipaged/models",
+    "minipaged/view": "minipaged/view",
     "minipaged/reference": "reference",
     "minipaged/kernels": "kernels",
     "minipaged/lessons": "lessons",

@@ -11,18 +11,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, TextIO
+from typing import Any, NamedTuple, Protocol
 
-from . import __version__
-from .engine.engine import LLMEngine
-from .engine.request import Request, Sequence
-from .engine.scheduler import Schedule
+from .. import __version__
+from ..engine.engine import LLMEngine
+from ..engine.request import Request, Sequence
+from ..engine.scheduler import Schedule
 
 VERSION = 1
-VIEW = Path(__file__).parent / "view"
-SCRIPTS = ("replay.js", "block_view.js")  # in the order in which a page needs them
 NUMBERED = re.compile(r"\.[0-9]+$")
 
 
@@ -35,19 +32,33 @@ class _Table(NamedTuple):
     num_tokens: int  # whose K and V are in the blocks
 
 
+class _Said(NamedTuple):
+    """What the lines so far have said, to write the difference."""
+
+    num_steps: int
+    live: dict[int, Request]  # by the identity of the object: an id may be used again
+    tables: dict[str, _Table]
+    cached: list[int]
+
+
+class Writable(Protocol):
+    """A file, or whatever else takes lines as they come."""
+
+    def write(self, text: str, /) -> object:
+        """Take one line, which ends in a newline."""
+
+
 class Trace:
     """Watches an engine and writes a line to `file` for every step. One that isn't watched pays nothing.
 
-    Use it as a context manager, or call `close` when the last step is done.
+    Use it as a context manager, or call `close` when the last step is done. Each line is one call of
+    `file.write`. Where that raises, the next line says what this one would have said.
     """
 
-    def __init__(self, engine: LLMEngine, file: TextIO) -> None:
+    def __init__(self, engine: LLMEngine, file: Writable) -> None:
         self._engine = engine
         self._file = file
-        self._num_steps = 0
-        self._live: dict[int, Request] = {}  # by the identity of the object: an id may be used again
-        self._tables: dict[str, _Table] = {}
-        self._cached: list[int] = []
+        self._said = _Said(0, {}, {}, [])
         blocks = engine.blocks
         self._write(
             trace=VERSION,
@@ -72,57 +83,44 @@ class Trace:
         """Write what ended with the last step, and watch no more. The file stays open."""
         if self._observe in self._engine.observers:
             self._engine.observers.remove(self._observe)
-            self._write(**self._state(Schedule()))
+            self._write(**self._difference(Schedule(), self._now()))
 
     def _observe(self, step: Schedule) -> None:
-        self._num_steps += 1
-        self._write(step=self._num_steps, **self._state(step))
+        now = self._now()
+        self._write(step=now.num_steps, **self._difference(step, now))
+        for row in step.rows:
+            name = _name(row.request, row.sequence)
+            now.tables[name] = now.tables[name]._replace(num_tokens=row.stop)
+        self._said = now  # at the very end: what breaks in before is said by the next line
 
-    def _state(self, step: Schedule) -> dict[str, Any]:
-        """What is different from the line before: lists that would be empty are left out."""
+    def _now(self) -> _Said:
         live = {id(request): request for request in self._engine.scheduler.requests()}
-        arrived = [_arrival(request) for key, request in live.items() if key not in self._live]
-        ended = [_end(request) for key, request in self._live.items() if key not in live]
-        self._live = live
         tables = {_name(request, each): _table(request, each) for request, each in _sequences(live)}
-        cached = self._engine.blocks.cache.cached_blocks
+        return _Said(self._said.num_steps + 1, live, tables, self._engine.blocks.cache.cached_blocks)
+
+    def _difference(self, step: Schedule, now: _Said) -> dict[str, Any]:
+        """What is different from the line before: lists that would be empty are left out."""
+        said = self._said
         state: dict[str, Any] = {
-            "arrived": arrived,
-            "ended": ended,
+            "arrived": [_arrival(request) for key, request in now.live.items() if key not in said.live],
+            "ended": [_end(request) for key, request in said.live.items() if key not in now.live],
             "admitted": [request.request_id for request in step.admitted],
             "preempted": [request.request_id for request in step.preempted],
             "moves": [[m.kind, m.source, m.destination, m.request.request_id] for m in step.moves],
-            "dropped": [name for name, t in self._tables.items() if not _goes_on(t, tables.get(name))],
+            "dropped": [name for name, t in said.tables.items() if not _goes_on(t, now.tables.get(name))],
             "tables": {
                 name: {"blocks": t.blocks, "tokens": t.num_tokens, **({"host": True} if t.on_host else {})}
-                for name, t in tables.items()
-                if t != self._tables.get(name)
+                for name, t in now.tables.items()
+                if t != said.tables.get(name)
             },
             "rows": [[_name(row.request, row.sequence), row.start, row.stop] for row in step.rows],
         }
-        self._tables = tables
-        for name, _, stop in state["rows"]:
-            self._tables[name] = tables[name]._replace(num_tokens=stop)
-        if cached != self._cached:
-            state["cached"] = self._cached = cached
+        if now.cached != said.cached:
+            state["cached"] = now.cached
         return {key: value for key, value in state.items() if value or key == "cached"}
 
     def _write(self, **fields: Any) -> None:
         self._file.write(json.dumps(fields, separators=(",", ":"), ensure_ascii=False) + "\n")
-
-
-def write_page(trace: str, path: Path, title: str) -> None:
-    """Write a page that replays `trace`, JSON Lines, and needs no other file and no network."""
-    page = (VIEW / "page.html").read_text(encoding="utf-8")
-    parts = {
-        "TITLE": title.replace("&", "&amp;").replace("<", "&lt;"),
-        "STYLE": (VIEW / "block_view.css").read_text(encoding="utf-8"),
-        "SCRIPT": "".join((VIEW / name).read_text(encoding="utf-8") for name in SCRIPTS),
-        "TRACE": trace.replace("<", "\\u003c"),  # nothing in it may end the script that holds it
-    }
-    # In one go, so that a title that looks like a placeholder is none.
-    page = re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], page)
-    path.write_text(page, encoding="utf-8")
 
 
 def _sequences(live: dict[int, Request]) -> Iterator[tuple[Request, Sequence]]:
@@ -149,8 +147,8 @@ def _table(request: Request, sequence: Sequence) -> _Table:
 
 
 def _goes_on(table: _Table, now: _Table | None) -> bool:
-    """Whether a table of that name is there still, and is the same request's."""
-    return now is not None and now.owner == table.owner
+    """Whether a table of that name is there still, is the same request's, and was not started over."""
+    return now is not None and now.owner == table.owner and now.num_tokens >= table.num_tokens
 
 
 def _arrival(request: Request) -> dict[str, Any]:
