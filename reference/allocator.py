@@ -12,6 +12,8 @@ from collections import Counter
 from collections.abc import Iterable
 from operator import index
 
+from .block_table import check_positive
+
 
 class OutOfBlocksError(RuntimeError):
     """An allocation could not be met; nothing was changed. `missing` says how many blocks it lacked."""
@@ -31,8 +33,7 @@ class BlockAllocator:
     """
 
     def __init__(self, num_blocks: int) -> None:
-        if not isinstance(num_blocks, int) or isinstance(num_blocks, bool) or num_blocks < 1:
-            raise ValueError(f"num_blocks must be a positive integer, got {num_blocks!r}")
+        check_positive("num_blocks", num_blocks)
         self.num_blocks = num_blocks
         self._free = list(range(num_blocks - 1, -1, -1))
         self._counts = [0] * num_blocks

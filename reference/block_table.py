@@ -77,14 +77,23 @@ class BlockTable:
         return BlockTable(self.block_size, self.blocks, self.num_tokens)
 
 
+def check_positive(name: str, value: int) -> None:
+    """Raise ValueError unless `value` is a positive integer."""
+    if not _is_integer(value) or value < 1:
+        raise ValueError(f"{name} must be a positive integer, got {value!r}")
+
+
 def check_block_size(block_size: int) -> None:
     """Raise ValueError unless `block_size` is a positive integer; any will do."""
-    if not isinstance(block_size, int) or isinstance(block_size, bool) or block_size < 1:
-        raise ValueError(f"block_size must be a positive integer, got {block_size!r}")
+    check_positive("block_size", block_size)
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)  # to Python True is an integer too
 
 
 def _check_not_negative(name: str, value: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool):
+    if not _is_integer(value):
         raise ValueError(f"{name} must be an integer, got {value!r}")
     if value < 0:
         raise ValueError(f"{name} must not be negative, got {value}")

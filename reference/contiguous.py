@@ -12,7 +12,8 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from .slot_allocator import Piece, SlotAllocator, check_positive, next_power_of_two
+from .block_table import check_positive
+from .slot_allocator import Piece, SlotAllocator, next_power_of_two
 
 # Slots to reserve for a request of num_tokens tokens that will end with final_length of them, and may have
 # max_length. A real system can't know final_length: only an oracle and our accounts do.

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from .block_table import check_positive
+
 
 class OutOfSlotsError(RuntimeError):
     """No free piece is large enough, whatever is free in all; nothing was changed. Units are slots."""
@@ -133,9 +135,3 @@ class FirstFitAllocator(SlotAllocator):
 def next_power_of_two(number: int) -> int:
     """The smallest power of two that is not below `number`; 0 for 0."""
     return 1 << (number - 1).bit_length() if number else 0
-
-
-def check_positive(name: str, value: int) -> None:
-    """Raise ValueError unless `value` is a positive integer."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{name} must be a positive integer, got {value!r}")

@@ -23,6 +23,7 @@ ONE_SIDED = {
     "reference/attention.py::merge_partials": "a kernel of its own does this, launched by decode_attention",
     "reference/block_table.py::BlockTable": "host bookkeeping of one sequence; a kernel takes a batch's rows",
     "reference/block_table.py::check_block_size": "an argument check that the host-side classes share",
+    "reference/block_table.py::check_positive": "an argument check that the host-side classes share",
     "reference/block_table.py::num_blocks_for": "host arithmetic",
     "reference/block_table.py::token_address": "the paper's formula; a kernel has strides for it",
     "reference/copy_on_write.py::Allocator": "the protocol of a host-side argument",
