@@ -41,7 +41,7 @@ class EngineConfig:
     preemption_mode: str = "recompute"
     swap_space: int | str = 0
     max_num_waiting: int = 10_000
-    max_prompt_bytes: int = 16 << 20
+    max_prompt_bytes: int = 4 << 20
     check_invariants: bool = False
     seed: int = 0
 

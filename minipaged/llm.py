@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
 from numbers import Integral
 from threading import RLock
@@ -95,7 +95,7 @@ class LLM:
         for a template that is broken or doesn't end.
         """
         text = render_chat(self.tokenizer, messages, self.engine.config.max_prompt_bytes)
-        return list(self.tokenizer(text, add_special_tokens=False).input_ids)
+        return self.engine.intake.tokenize_text(text, add_special_tokens=False)
 
     def beam_search(
         self, prompts: Prompt | Sequence[Prompt], params: BeamSearchParams, use_tqdm: bool = True
@@ -116,12 +116,23 @@ class LLM:
         self, prompts: list[Prompt], params: Sequence[SamplingParams | BeamSearchParams], use_tqdm: bool
     ) -> list[RequestOutput]:
         """Queue all prompts or none, run them, and return their outputs in order."""
-        ids = [f"llm-{next(self._numbers)}" for _ in prompts]
+        ids: list[str] = []
         with self._serving, self._all_or_none(ids):
-            for request_id, prompt, one in zip(ids, prompts, params, strict=True):
-                self.engine.add_request(request_id, prompt, one)
+            for prompt, one in zip(prompts, params, strict=True):
+                self._add(ids, prompt, one)
             outputs = self._run(ids, use_tqdm)
         return [outputs[request_id] for request_id in ids]
+
+    def _add(self, ids: list[str], prompt: Prompt, params: SamplingParams | BeamSearchParams) -> None:
+        """Queue a request under an id that nobody uses, and note the id."""
+        while self.engine.knows(request_id := f"llm-{next(self._numbers)}"):
+            continue
+        ids.append(request_id)  # before it enters: an interrupt may come right after that
+        try:
+            self.engine.add_request(request_id, prompt, params)
+        except InvalidRequestError:
+            ids.remove(request_id)
+            raise
 
     def _run(self, ids: list[str], use_tqdm: bool) -> dict[str, RequestOutput]:
         """Step until all of `ids` are finished, and return their last outputs."""
@@ -144,7 +155,10 @@ class LLM:
         try:
             yield
         except BaseException:
-            self.engine.forget(ids)
+            for _ in range(3):  # Ctrl-C again may come before `forget` puts it off
+                with suppress(KeyboardInterrupt):
+                    self.engine.forget(ids)
+                    break
             raise
 
 

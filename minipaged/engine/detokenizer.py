@@ -76,9 +76,11 @@ class IncrementalDetokenizer:
         self._num_tokens += 1
         if self._decoder is None:
             return ""
-        text = self._search(self._decoder.add(token_id))
-        if self._matcher:
+        if self._matcher and self._decoder.hides(token_id):  # it ends a character in the searched text
+            text = self._search(self._decoder.flush())
             text += self._search(self._decoder.hidden_text(token_id), shown=False)
+        else:
+            text = self._search(self._decoder.add(token_id))
         self._released.append(text)
         return text
 
@@ -133,10 +135,12 @@ class TokenDecoder:
         self._context = self._context or [token_id]
         return text
 
+    def hides(self, token_id: int) -> bool:
+        """Whether this is a special token, which `add` leaves out."""
+        return self._token_bytes(token_id) == b""
+
     def hidden_text(self, token_id: int) -> str:
-        """The text of a special token that `add` leaves out, "" for any other token."""
-        if self._token_bytes(token_id) != b"":
-            return ""
+        """The text of a special token that `add` leaves out."""
         shown = self._decode(self._context, skip_special_tokens=False)
         return self._decode([*self._context, token_id], skip_special_tokens=False)[len(shown) :]
 

@@ -56,7 +56,7 @@ class LLMEngine:
             max_num_seqs=config.max_num_seqs,
             max_num_batched_tokens=config.max_num_batched_tokens,
         )
-        self._intake = Intake(loaded, config, self.blocks, self.max_model_len)
+        self.intake = Intake(loaded, config, self.blocks, self.max_model_len)
         self._decoder = Decoder(self.blocks, loaded.eos_token_ids)
         self.usage = Usage()
         # Called with every step that does anything, before it runs.
@@ -66,6 +66,7 @@ class LLMEngine:
         self._step_lock = RLock()  # held by the one call that reads or changes scheduler and pool
         self._outbox: list[RequestOutput] = []  # what `step` has still to return
         self._dead = False
+        self._books_are_whole = True  # False while a step changes which blocks are whose
         if config.check_invariants:
             self.check()  # a new pool: all of it free
 
@@ -78,6 +79,8 @@ class LLMEngine:
 
         Raises InvalidRequestError, with nothing queued, for what can never be served or is one too many.
         """
+        if not isinstance(request_id, str):
+            raise InvalidRequestError(f"request_id must be a string, got {request_id!r}")
         with self._entry_lock:
             self._refuse_if_dead()
             if request_id in self._inbox:
@@ -87,7 +90,7 @@ class LLMEngine:
                     f"{len(self._inbox)} requests are unfinished: "
                     f"max_num_waiting={self.config.max_num_waiting} allows no more, wait until one ends"
                 )
-            request = self._intake.make_request(request_id, prompt, params)
+            request = self.intake.make_request(request_id, prompt, params)
             with interrupts_wait():
                 self._inbox.add(request)
 
@@ -101,8 +104,17 @@ class LLMEngine:
         with interrupts_wait(), self._step_lock:
             for request_id in request_ids:
                 self._inbox.abort(request_id)
-            self.empty_inbox()
-            self._outbox = [output for output in self._outbox if output.request_id not in request_ids]
+            try:
+                self.empty_inbox()
+            except BaseException:
+                self._start_over()
+                raise
+            finally:
+                self._outbox = [output for output in self._outbox if output.request_id not in request_ids]
+
+    def knows(self, request_id: str) -> bool:
+        """Whether the id belongs to an unfinished request."""
+        return request_id in self._inbox
 
     def has_unfinished_requests(self) -> bool:
         """True while there is something to step for."""
@@ -121,6 +133,7 @@ class LLMEngine:
             with interrupts_wait():  # ends before outputs are taken out, so an interrupted step keeps them
                 self._refuse_if_dead()
                 step = Schedule()
+                self._books_are_whole = False
                 try:
                     self.empty_inbox()
                     self._expire()
@@ -152,6 +165,7 @@ class LLMEngine:
         self.scheduler.schedule(step)
         for request in step.outgrown:
             self._finish(request, "capacity")
+        self._books_are_whole = True  # neither observers nor the model change them
         for observe in self.observers if not step.is_empty else ():
             observe(step)
         if self.config.check_invariants:  # before anything is written where it mustn't be
@@ -161,6 +175,7 @@ class LLMEngine:
             self.runner.move(step.moves)
             return
         logits = self.runner.execute(step)
+        self._books_are_whole = False
         for row in step.rows:
             self.blocks.publish(row.sequence, row.stop)
         advanced, num_tokens = self._decoder.advance(step, logits)
@@ -174,7 +189,7 @@ class LLMEngine:
         """End the requests of a step that `error` broke off: their blocks may hold wrong values."""
         self._dead = isinstance(error, FATAL_ERRORS)
         try:
-            if _may_strike_anywhere(error):
+            if not self._books_are_whole:
                 self._start_over()
             for request in step.outgrown:
                 self._settle(request, "capacity")
@@ -195,8 +210,9 @@ class LLMEngine:
     def _start_over(self) -> None:
         """Empty the pool, and let every unfinished request wait in line again.
 
-        After an interrupt at any line only the set of requests can be trusted: those of the scheduler's
-        queues and those of the inbox. A request may be between two of them, or end without a report.
+        An interrupt, or what a caller's signal handler raises, may have stopped any line. Only the set of
+        requests can be trusted then: those of the scheduler's queues and those of the inbox. A request may
+        be between two of them, or have ended without a report.
         """
         requests = list(dict.fromkeys([*self.scheduler.requests(), *self._inbox.take_all()]))
         self.blocks.reset([sequence for request in requests for sequence in request.sequences])
@@ -235,11 +251,6 @@ class LLMEngine:
         if not request.unfinished:
             self.scheduler.finish(request)
             self._inbox.end(request)
-
-
-def _may_strike_anywhere(error: BaseException) -> bool:
-    """Return True if the error can have come between two lines that must both run."""
-    return not isinstance(error, Exception) or isinstance(error, MemoryError | RecursionError)
 
 
 def _max_model_len(config: EngineConfig, loaded: LoadedModel) -> int:

@@ -6,9 +6,10 @@ and what is allowed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Set
 from collections.abc import Sequence as SequenceOf
-from functools import partial
+from functools import cached_property, partial
 from operator import index
 from random import Random
 from typing import Any, NoReturn
@@ -109,7 +110,7 @@ class Intake:
     def _tokenize(self, prompt: str | SequenceOf[int]) -> list[int]:
         """Token ids of a text, or the given ones as plain integers."""
         if isinstance(prompt, str):
-            return self._tokenize_text(prompt)
+            return self.tokenize_text(prompt)
         if hasattr(prompt, "tolist"):
             prompt = prompt.tolist()
         if isinstance(prompt, (bytes, Mapping, Set)) or not isinstance(prompt, Iterable):
@@ -149,7 +150,8 @@ class Intake:
                     f"got {shown(token_id)}"
                 )
 
-    def _tokenize_text(self, text: str) -> list[int]:
+    def tokenize_text(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """The token ids of a text. Raises InvalidRequestError, early for one that can't fit the model."""
         if self.loaded.tokenizer is None:
             raise InvalidRequestError("this model has no tokenizer: prompts must be lists of token ids")
         try:
@@ -160,7 +162,25 @@ class Intake:
             raise InvalidRequestError(
                 f"prompt has {num_bytes} bytes of text, max_prompt_bytes={self.max_prompt_bytes} are allowed"
             )
-        return list(self.loaded.tokenizer(text).input_ids) if text else []
+        if num_bytes >= 8 * self.max_model_len and num_bytes > self.max_model_len * self._longest_token:
+            raise InvalidRequestError(
+                f"prompt has {num_bytes} bytes of text, more than {self.max_model_len} tokens can stand for: "
+                f"max_model_len={self.max_model_len} counts prompt and output"
+            )
+        if not text:
+            return []
+        return list(self.loaded.tokenizer(text, add_special_tokens=add_special_tokens).input_ids)
+
+    @cached_property
+    def _longest_token(self) -> float:
+        """The most bytes of text that one token can stand for; infinite where the tokenizer sets no limit."""
+        tokenizer: Any = self.loaded.tokenizer
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        if backend is None or backend.normalizer is not None:  # which may drop text
+            return math.inf
+        if getattr(backend.model, "unk_token", "") is not None:  # one <unk> may stand for any text
+            return math.inf
+        return max(len(piece.encode()) for piece in tokenizer.get_vocab())
 
     def _check_length(self, num_tokens: int) -> None:
         """Refuse a prompt that no schedule could ever serve."""

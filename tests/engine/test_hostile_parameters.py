@@ -323,3 +323,18 @@ def test_a_refused_request_changes_no_seed(tiny_model: Callable[[str], Path]) ->
             llm.generate([5, 6], SamplingParams(max_tokens=8), use_tqdm=False)[0].outputs[0].token_ids
         )
     assert drawn[0] == drawn[1]
+
+
+def test_a_text_that_no_context_could_hold_is_refused_before_it_is_tokenized(tiny_chat_model: Path) -> None:
+    """Each token of this vocabulary stands for at most 5 bytes ("<pad>"), and the model takes 256 tokens."""
+    llm = LLM(str(tiny_chat_model), device="cpu", num_blocks=20)
+    backend = llm.tokenizer.backend_tokenizer
+    for text in ("x" * 4_000_000, "é" * 1100):
+        message = f"prompt has {len(text.encode())} bytes of text, more than 256 tokens"
+        with pytest.raises(InvalidRequestError, match=message):
+            llm.generate(text, use_tqdm=False)
+    with pytest.raises(InvalidRequestError, match="bytes of text, more than 256 tokens"):
+        llm.chat([{"role": "user", "content": "x" * 3000}], use_tqdm=False)
+    assert len(backend.encode("x" * 200).ids) == 200  # what is short enough is tokenized, and counted
+    with pytest.raises(InvalidRequestError, match="prompt has 1200 tokens, at most 255"):
+        llm.generate("x" * 1200, use_tqdm=False)

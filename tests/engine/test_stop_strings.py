@@ -21,7 +21,7 @@ LETTERS = list("abcdefghij")
 
 def byte_level() -> Tokenizer:
     """GPT-2's kind; "Ġ" is a space."""
-    pieces = [*SPECIAL, *LETTERS, "Ġ", "ab", "Ġab", "Ġcd", "é".encode().decode("latin-1"), "Ġ."]
+    pieces = [*SPECIAL, *LETTERS, "Ġ", "ab", "Ġab", "Ġcd", "é".encode().decode("latin-1"), "Ġ.", "Ã"]
     tokenizer = Tokenizer(models.BPE(vocab={piece: i for i, piece in enumerate(pieces)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -140,6 +140,8 @@ def stop_inside(token_ids: list[int], tokenizer: Any, rng: random.Random) -> str
         (["ab", "<|turn|>", "c", "d"], "b<|turn|>d", ["a", "", "bc", "d"], ""),
         (["ab", "<|turn|>"], "b<|turn|>d", ["a", ""], "b"),
         (["a", "<|user|>", "b"], "ab", ["", "a", "b"], ""),  # the special token stands between
+        # A special token ends a character that is not complete ("Ã" is the first byte of "é").
+        (["Ã", "<|turn|>", "Ġcd"], "<|turn|> c", ["", "\ufffd", ""], ""),
     ],
 )
 def test_the_text_ends_before_the_stop_string_and_leaves_special_tokens_out(
