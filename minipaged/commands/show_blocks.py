@@ -11,7 +11,7 @@ from rich.text import Text
 from ..engine.engine import LLMEngine
 from ..engine.scheduler import Schedule
 from ..llm import LLM
-from .console import DataConsole
+from ..terminal.console import DataConsole
 
 COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red", "bright_cyan", "bright_magenta")
 CELLS_A_LINE = 32

@@ -8,9 +8,10 @@ from pathlib import Path
 import matplotlib
 import pytest
 
-from minipaged import cli
-from minipaged.commands import plots, simulate
-from minipaged.commands.simulate import Answer, advice
+from minipaged.cli import main as cli
+from minipaged.simulator import command as simulate
+from minipaged.simulator import plots
+from minipaged.simulator.command import Answer, advice
 
 matplotlib.use("agg")
 from matplotlib import pyplot
