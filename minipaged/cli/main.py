@@ -106,9 +106,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # whoever read our output has seen enough, as `head` has
         _discard_output()
         return 141
-    except OSError as error:  # the output can't be written, for one
+    except (OSError, MemoryError) as error:  # the output can't be written, for one
         _discard_output()
-        return _refuse(str(error))
+        return _refuse(str(error) or "there is not enough memory")
 
 
 def _refuse(message: str) -> int:

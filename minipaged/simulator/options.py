@@ -15,6 +15,8 @@ from .model_shape import ModelShape, find_shape
 from .processes import usable_cores
 from .systems import Setting
 
+MOST_BLOCKS = 1 << 25  # of a pool: their books take some 1.5 GB of memory
+
 
 @dataclass(frozen=True)
 class Options:
@@ -47,6 +49,32 @@ class Options:
 
 def setting_from(options: Options) -> Setting:
     """The server and the engine's settings. Raises InvalidConfigError, which names the argument."""
+    _check_numbers(options)
+    shape = find_shape(options.model)
+    max_model_len = options.max_model_len or shape.max_model_len
+    if max_model_len > shape.max_model_len:
+        raise InvalidConfigError(
+            f"max_model_len={max_model_len} is beyond the model's own limit of {shape.max_model_len}"
+        )
+    gpu = GPUS[options.gpu]
+    if options.gpu_memory is not None:
+        gpu = replace(gpu, memory=parse_bytes("gpu_memory", options.gpu_memory))
+    kv_bytes = _kv_bytes(options, shape, gpu.memory * options.num_gpus)
+    setting = Setting(
+        shape=shape,
+        server=Server(gpu, options.num_gpus, kv_bytes),
+        max_model_len=max_model_len,
+        block_size=options.block_size,
+        max_num_seqs=options.max_num_seqs,
+        max_num_batched_tokens=options.max_num_batched_tokens or max(2560, max_model_len),
+        seconds_per_sequence=options.host_us_per_sequence / 1e6,
+    )
+    _check_blocks("gpu_memory or kv_cache_memory", setting.num_blocks)
+    return setting
+
+
+def _check_numbers(options: Options) -> None:
+    """Raise InvalidConfigError for a number that means nothing, and for an unknown GPU."""
     for name in (
         "num_gpus",
         "block_size",
@@ -71,25 +99,14 @@ def setting_from(options: Options) -> Setting:
         )
     if options.gpu not in GPUS:
         raise InvalidConfigError(f"gpu must be one of {', '.join(GPUS)}, got {options.gpu!r}")
-    shape = find_shape(options.model)
-    max_model_len = options.max_model_len or shape.max_model_len
-    if max_model_len > shape.max_model_len:
+
+
+def _check_blocks(names: str, num_blocks: int) -> None:
+    if num_blocks > MOST_BLOCKS:
         raise InvalidConfigError(
-            f"max_model_len={max_model_len} is beyond the model's own limit of {shape.max_model_len}"
+            f"{names}: {num_blocks:,} blocks are more than the {MOST_BLOCKS:,} that can be simulated; "
+            "a larger block_size makes fewer"
         )
-    gpu = GPUS[options.gpu]
-    if options.gpu_memory is not None:
-        gpu = replace(gpu, memory=parse_bytes("gpu_memory", options.gpu_memory))
-    kv_bytes = _kv_bytes(options, shape, gpu.memory * options.num_gpus)
-    return Setting(
-        shape=shape,
-        server=Server(gpu, options.num_gpus, kv_bytes),
-        max_model_len=max_model_len,
-        block_size=options.block_size,
-        max_num_seqs=options.max_num_seqs,
-        max_num_batched_tokens=options.max_num_batched_tokens or max(2560, max_model_len),
-        seconds_per_sequence=options.host_us_per_sequence / 1e6,
-    )
 
 
 def _kv_bytes(options: Options, shape: ModelShape, memory: int) -> int:
@@ -119,4 +136,5 @@ def swap_space_from(options: Options, setting: Setting) -> int:
         raise InvalidConfigError(
             f"swap_space={options.swap_space!r} holds no block: one takes {block_bytes:,} bytes"
         )
+    _check_blocks("swap_space", space // block_bytes)
     return space

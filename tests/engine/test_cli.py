@@ -210,6 +210,13 @@ def test_a_reader_who_has_seen_enough_is_no_error(tiny_chat_model: Path, show: l
     assert done.stderr == "" and done.returncode == 141
 
 
+def test_a_stream_that_is_closed_is_an_empty_one(tiny_chat_model: Path) -> None:
+    code = "import sys; sys.stdin = sys.stdout = None; from minipaged.cli.main import main; sys.exit(main())"
+    line = [sys.executable, "-c", code, "chat", "--model", str(tiny_chat_model)]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and done.stdout == done.stderr == ""
+
+
 @pytest.mark.parametrize("command", [["lessons"], ["--help"], ["simulate", "--help"]])
 def test_a_full_disk_is_told_in_one_line(command: list[str]) -> None:
     with open("/dev/full", "wb") as full:
