@@ -19,8 +19,6 @@ from typing import Any
 
 import torch
 
-from minipaged.commands.console import DataConsole
-from minipaged.commands.results import output_file, write_results
 from minipaged.config import EngineConfig
 from minipaged.engine import decoding
 from minipaged.engine.block_manager import BlockManager
@@ -32,6 +30,8 @@ from minipaged.errors import InvalidConfigError
 from minipaged.models.loading import LoadedModel
 from minipaged.reference.block_table import num_blocks_for
 from minipaged.sampling_params import SamplingParams
+from minipaged.terminal.console import DataConsole
+from minipaged.terminal.results import output_file, write_results
 
 from .shared.meters import timed_parts
 from .shared.models import add_model_arguments, load

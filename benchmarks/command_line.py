@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from importlib import import_module
+from typing import NoReturn
 
 from minipaged.errors import InvalidConfigError
 
@@ -23,7 +24,7 @@ def main(arguments: Sequence[str]) -> int:
         raise InvalidConfigError(f"bench must be one of {', '.join(BENCHES)}, got {name!r}")
     module, text = BENCHES[name]
     bench = import_module(f"{__package__}.{module}")
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog=f"minipaged bench {name}",
         description=f"{text[0].upper()}{text[1:]}.",
         epilog=_list_of_benches(),
@@ -32,6 +33,13 @@ def main(arguments: Sequence[str]) -> int:
     bench.add_arguments(parser)
     bench.run(parser.parse_args(options))
     return 0
+
+
+class _Parser(argparse.ArgumentParser):
+    """Its complaints are errors of ours, in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise InvalidConfigError(message)
 
 
 def _list_of_benches() -> str:

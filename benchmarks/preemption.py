@@ -17,8 +17,6 @@ from typing import Any
 
 import torch
 
-from minipaged.commands.console import DataConsole
-from minipaged.commands.results import output_file, write_results
 from minipaged.config import EngineConfig
 from minipaged.engine.engine import LLMEngine
 from minipaged.engine.kv_cache import KVShape
@@ -27,6 +25,8 @@ from minipaged.errors import InvalidConfigError
 from minipaged.models.loading import LoadedModel
 from minipaged.reference.block_table import num_blocks_for
 from minipaged.sampling_params import SamplingParams
+from minipaged.terminal.console import DataConsole
+from minipaged.terminal.results import output_file, write_results
 
 from .shared.models import add_model_arguments, load, plain_token_ids
 from .shared.report import add_output_argument, head, print_machine, print_table

@@ -14,8 +14,6 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
-from minipaged.commands.console import DataConsole
-from minipaged.commands.results import output_file, write_results
 from minipaged.config import EngineConfig
 from minipaged.engine.engine import LLMEngine
 from minipaged.errors import InvalidConfigError
@@ -25,6 +23,8 @@ from minipaged.reference.allocator import BlockAllocator
 from minipaged.reference.block_table import num_blocks_for
 from minipaged.reference.prefix_cache import PrefixCache, PrefixChain
 from minipaged.sampling_params import SamplingParams
+from minipaged.terminal.console import DataConsole
+from minipaged.terminal.results import output_file, write_results
 
 from .shared.models import add_model_arguments, load, plain_token_ids
 from .shared.report import add_output_argument, head, print_machine, print_table

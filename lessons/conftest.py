@@ -1,6 +1,6 @@
 """Makes pytest grade lessons. The hooks are in minipaged/course/plugin.py."""
 
-from minipaged.machine import interpret_kernels_without_gpu
+from minipaged.cli.machine import interpret_kernels_without_gpu
 
 interpret_kernels_without_gpu()
 

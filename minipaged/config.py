@@ -14,6 +14,7 @@ _UNITS |= {f"{letter}B": 1000**power for power, letter in enumerate("KMGT", star
 _UNITS |= {f"{letter}IB": 1024**power for power, letter in enumerate("KMGT", start=1)}
 
 BACKENDS = ("auto", "triton", "numba", "reference")
+LARGEST = 2**31 - 1  # what a step's tensors of 32-bit integers hold: block ids, lengths, numbers of tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,17 +47,14 @@ class EngineConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in (
-            "block_size",
-            "max_num_seqs",
-            "max_num_batched_tokens",
-            "max_num_waiting",
-            "max_prompt_bytes",
-        ):
+        for name in ("block_size", "max_num_seqs", "max_num_batched_tokens"):
+            _check_positive(name, getattr(self, name), LARGEST)
+        for name in ("max_num_waiting", "max_prompt_bytes"):
             _check_positive(name, getattr(self, name))
-        for name in ("num_blocks", "max_model_len"):
-            if getattr(self, name) is not None:
-                _check_positive(name, getattr(self, name))
+        if self.num_blocks is not None:
+            _check_positive("num_blocks", self.num_blocks, LARGEST)
+        if self.max_model_len is not None:
+            _check_positive("max_model_len", self.max_model_len)
         if self.kv_cache_memory is not None and parse_bytes("kv_cache_memory", self.kv_cache_memory) == 0:
             raise InvalidConfigError("kv_cache_memory must be more than 0 bytes")
         if not is_number(self.gpu_memory_utilization) or not 0 < self.gpu_memory_utilization <= 1:
@@ -88,7 +86,7 @@ def parse_bytes(name: str, value: int | str) -> int:
         return value
     if isinstance(value, str):
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", value)
-        if match and match[2].upper() in _UNITS:
+        if match and match[2].upper() in _UNITS and math.isfinite(float(match[1])):
             return math.floor(float(match[1]) * _UNITS[match[2].upper()])
     raise InvalidConfigError(
         f"{name} must be a number of bytes, or a number and a unit (KB, MB, GB, TB, KiB, MiB, GiB, TiB), "
@@ -96,9 +94,11 @@ def parse_bytes(name: str, value: int | str) -> int:
     )
 
 
-def _check_positive(name: str, value: object) -> None:
+def _check_positive(name: str, value: object, most: float = math.inf) -> None:
     if not is_integer(value) or value < 1:
         raise InvalidConfigError(f"{name} must be a positive integer, got {value!r}")
+    if value > most:
+        raise InvalidConfigError(f"{name} must be at most {most}, got {value}")
 
 
 def is_integer(value: object) -> TypeGuard[int]:

@@ -2,7 +2,7 @@
 
 import os
 
-from minipaged.machine import interpret_kernels_without_gpu
+from minipaged.cli.machine import interpret_kernels_without_gpu
 
 interpret_kernels_without_gpu()
 os.environ["HF_HUB_OFFLINE"] = "1"

@@ -18,11 +18,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from minipaged.commands.console import DataConsole
-from minipaged.commands.results import output_file, write_results
 from minipaged.config import BACKENDS
 from minipaged.errors import InvalidConfigError, MinipagedError
 from minipaged.models.default_model import DEFAULT_MODEL, ensure_default_model
+from minipaged.terminal.console import DataConsole
+from minipaged.terminal.results import output_file, write_results
 
 from ..shared.models import add_model_arguments
 from ..shared.report import add_output_argument, head
@@ -36,7 +36,7 @@ THREAD_SWITCHES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 # Run by each fresh process: it can import the library, and through it the clone.
 MEASURE_HERE = """
 import sys
-from minipaged.commands.bench import load_benchmarks
+from minipaged.cli.bench import load_benchmarks
 load_benchmarks()
 from benchmarks.huggingface.systems import measure_here
 sys.exit(measure_here(sys.argv[1]))

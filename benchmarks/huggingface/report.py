@@ -6,8 +6,8 @@ from typing import Any
 
 from rich.table import Table
 
-from minipaged.commands.console import DataConsole
-from minipaged.commands.results import empty_table
+from minipaged.terminal.console import DataConsole
+from minipaged.terminal.results import empty_table
 
 from ..shared.report import mebibytes
 from .workload import ENGINE, MOVED, PROFILE

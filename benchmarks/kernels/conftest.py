@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from minipaged.machine import interpret_kernels_without_gpu
+from minipaged.cli.machine import interpret_kernels_without_gpu
 
 # As in tests/conftest.py: before anything imports triton, and no more threads than asked for.
 interpret_kernels_without_gpu()

@@ -17,17 +17,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from minipaged.commands.arguments import add_simulation_arguments
-from minipaged.commands.bench import load_benchmarks
-from minipaged.commands.console import DataConsole
-from minipaged.commands.plots import draw_rates, plot_file
-from minipaged.commands.processes import Map, processes
-from minipaged.commands.results import empty_table, output_file, write_results
+from minipaged.cli.bench import load_benchmarks
 from minipaged.errors import InvalidConfigError
 from minipaged.llm import LLM
+from minipaged.simulator.plots import draw_rates, plot_file
+from minipaged.simulator.processes import Map, processes, usable_cores
 from minipaged.simulator.simulation import Parents
+from minipaged.terminal.console import DataConsole
+from minipaged.terminal.results import empty_table, output_file, write_results
 
-from ..shared.report import head
+from ..shared.report import add_output_argument, head
 from . import measured, simulated
 from .beams import record_parents
 from .figure import Figure
@@ -47,7 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--minutes", type=float, default=10, metavar="M", help="of each simulated trace")
     parser.add_argument("--num-requests", type=int, default=32, metavar="N", help="to the real model")
     parser.add_argument("--model", default="smollm2-135m", help="a Hugging Face id or a folder")
-    add_simulation_arguments(parser, output="bench-paper-results.json")
+    add_output_argument(parser, "paper")
+    parser.add_argument("--processes", type=int, default=usable_cores(), metavar="N", help="at a time")
+    parser.add_argument("--plot", metavar="FILE", help="draw latency over rate, as .svg or .png")
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:

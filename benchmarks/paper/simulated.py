@@ -14,10 +14,10 @@ from itertools import islice
 
 import torch
 
-from minipaged.commands.processes import Map
 from minipaged.reference.block_table import num_blocks_for
 from minipaged.simulator.cost_model import TRANSFER_SECONDS
 from minipaged.simulator.model_shape import KNOWN
+from minipaged.simulator.processes import Map
 from minipaged.simulator.simulation import ONE_SAMPLE, Parents, Way
 from minipaged.simulator.systems import PAGED, SYSTEM_NAMES, SYSTEMS, Setting, Sustained, serve
 from minipaged.simulator.workload import WORKLOADS, draw_lengths, poisson

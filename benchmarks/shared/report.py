@@ -10,10 +10,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from minipaged.commands.console import DataConsole
-from minipaged.commands.doctor import installed_versions
-from minipaged.commands.results import empty_table
-from minipaged.machine import usable_cores
+from minipaged.cli.doctor import installed_versions
+from minipaged.simulator.processes import usable_cores
+from minipaged.terminal.console import DataConsole
+from minipaged.terminal.results import empty_table
 
 
 def add_output_argument(parser: argparse.ArgumentParser, bench: str) -> None:

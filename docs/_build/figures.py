@@ -15,11 +15,11 @@ matplotlib.use("svg")
 import outputs
 from matplotlib import pyplot
 
-from minipaged.commands.bench import load_benchmarks
-from minipaged.commands.plots import draw_panel
+from minipaged.cli.bench import load_benchmarks
 from minipaged.reference.contiguous import ContiguousCache, maximum, oracle, power_of_two
 from minipaged.reference.kv_cache_size import bytes_per_token, share_wasted, slots_paged
 from minipaged.reference.slot_allocator import BuddyAllocator, OutOfSlotsError
+from minipaged.simulator.plots import draw_panel
 
 load_benchmarks()
 from benchmarks.paper.runs import TARGET  # noqa: E402

@@ -10,7 +10,7 @@ import io
 import sys
 from collections.abc import Callable
 
-from minipaged.machine import interpret_kernels_without_gpu
+from minipaged.cli.machine import interpret_kernels_without_gpu
 
 interpret_kernels_without_gpu()
 

@@ -120,8 +120,8 @@ def place(path: Path, line: int | None = None) -> str:
 
 
 def _existing(path: Path) -> Path:
-    path = path / "exercise.py" if path.is_dir() else path
-    if not path.is_file():
+    path = path / "exercise.py" if os.path.isdir(path) else path
+    if not os.path.isfile(path):  # unlike Path's, no error for a name that is too long
         raise LearnerError(f"no such file: {path}")
     return path.resolve()
 

@@ -26,13 +26,18 @@ class AttentionBackend(NamedTuple):
     prefill: Attention
 
 
-def get_backend(name: str, device: torch.device) -> AttentionBackend:
+def get_backend(name: str, device: torch.device, dtype: torch.dtype = torch.float32) -> AttentionBackend:
     """The backend called `name`, or raise BackendUnavailableError where this machine can't run it.
 
     `auto` is `triton` on a GPU and `numba` on a CPU.
     """
     if name == "auto":
         name = "numba" if device.type == "cpu" else "triton"
+    if name == "triton" and device.type == "cpu" and dtype == torch.bfloat16:
+        raise BackendUnavailableError(
+            "attention_backend='triton' without a GPU runs in Triton's interpreter, which has no "
+            "dtype='bfloat16': use another dtype, or attention_backend='numba'"
+        )
     return {"triton": _triton, "numba": _numba, "reference": _reference}[name](device)
 
 

@@ -7,10 +7,13 @@ Page: docs/concepts/kv_cache.md.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 
+from ..errors import InvalidConfigError
 from ..kernels.swap import host_pool
 from ..reference.kv_cache_size import bytes_per_token
 from . import huge_pages
@@ -31,6 +34,15 @@ class KVShape:
         return bytes_per_token(self.num_layers, self.num_kv_heads, self.head_dim, self.dtype.itemsize)
 
 
+@contextmanager
+def allocating(what: str) -> Iterator[None]:
+    """Turn memory that can't be had into an InvalidConfigError. what: the settings, and what they ask for."""
+    try:
+        yield
+    except (MemoryError, RuntimeError, ValueError) as error:  # NumPy's and torch's, of any device
+        raise InvalidConfigError(f"{what}: more memory than can be had") from error
+
+
 class KVCache:
     """The pool, a host pool to swap to, and for each layer the views of keys and values that kernels take.
 
@@ -49,12 +61,14 @@ class KVCache:
         self.block_size = block_size
         size = (num_blocks, shape.num_layers, 2, block_size, shape.num_kv_heads, shape.head_dim)
         on_cpu = torch.device(device).type == "cpu"
-        self.pool = (
-            huge_pages.empty(size, shape.dtype)
-            if on_cpu
-            else torch.empty(size, dtype=shape.dtype, device=device)
-        )
-        self.host_pool = host_pool(self.pool, num_host_blocks) if num_host_blocks else None
+        with allocating(f"num_blocks or kv_cache_memory: a pool of {num_blocks} blocks"):
+            self.pool = (
+                huge_pages.empty(size, shape.dtype)
+                if on_cpu
+                else torch.empty(size, dtype=shape.dtype, device=device)
+            )
+        with allocating(f"swap_space: a host pool of {num_host_blocks} blocks"):
+            self.host_pool = host_pool(self.pool, num_host_blocks) if num_host_blocks else None
         self.layers = [(self.pool[:, i, 0], self.pool[:, i, 1]) for i in range(shape.num_layers)]
 
     @property

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ..config import EngineConfig, parse_bytes
+from ..config import LARGEST, EngineConfig, parse_bytes
 from ..errors import InvalidConfigError
 from ..kernels.copy_on_write import copy_blocks
 from ..kernels.swap import swap_blocks
@@ -21,7 +21,7 @@ from ..reference.kv_cache_size import blocks_that_fit
 from . import huge_pages
 from .backends import get_backend
 from .batch import Batch, BatchBuilder
-from .kv_cache import KVCache, KVShape
+from .kv_cache import KVCache, KVShape, allocating
 from .model_hook import PagedStep
 from .scheduler import Move, Schedule
 
@@ -37,7 +37,7 @@ class ModelRunner:
         self.device = torch.device(loaded.model.device)
         if self.device.type == "cpu":
             huge_pages.move_weights(self.model)
-        self.backend = get_backend(config.attention_backend, self.device)
+        self.backend = get_backend(config.attention_backend, self.device, loaded.model.dtype)
         self.vocab_size = loaded.vocab_size
         self.shape = KVShape(loaded.num_layers, loaded.num_kv_heads, loaded.head_dim, loaded.model.dtype)
         self.block_size = config.block_size
@@ -46,14 +46,19 @@ class ModelRunner:
         self.num_blocks = config.num_blocks or self._affordable_blocks(
             config, config.max_num_seqs * max_blocks
         )
-        self._builder = BatchBuilder(
-            max_num_tokens=config.max_num_batched_tokens,
-            max_num_seqs=config.max_num_seqs,
-            # A table names each block of the pool once at most. A model's limit alone may be 10**12 tokens.
-            max_blocks=min(max_blocks, self.num_blocks),
-            block_size=config.block_size,
-            device=self.device,
-        )
+        with allocating(
+            f"max_num_batched_tokens={config.max_num_batched_tokens} and max_num_seqs={config.max_num_seqs}: "
+            "the tensors of a step"
+        ):
+            self._builder = BatchBuilder(
+                max_num_tokens=config.max_num_batched_tokens,
+                # Each sequence of a step has a token in it.
+                max_num_seqs=min(config.max_num_seqs, config.max_num_batched_tokens),
+                # A table names each block of the pool once at most. A model's limit alone may be 10**12.
+                max_blocks=min(max_blocks, self.num_blocks),
+                block_size=config.block_size,
+                device=self.device,
+            )
         self.num_host_blocks = self._host_blocks(config)
         self.cache = KVCache(
             self.num_blocks, config.block_size, self.shape, self.device, self.num_host_blocks
@@ -102,6 +107,10 @@ class ModelRunner:
             raise InvalidConfigError(
                 f"{name}={size!r} does not hold one block: a block of {self.block_size} tokens of this model "
                 f"takes {self.block_size * self.shape.bytes_per_token} bytes"
+            )
+        if num_blocks > LARGEST:
+            raise InvalidConfigError(
+                f"{name}={size!r} holds {num_blocks} blocks, at most {LARGEST} can be used"
             )
         return num_blocks
 

@@ -6,6 +6,7 @@ error within seconds, also on a machine without a network.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,12 +44,13 @@ def find_model(model: str) -> ModelSource:
         raise ModelNotFoundError(f"the name of a model can't be empty; got {model!r}")
     if model == DEFAULT_MODEL:
         return ModelSource(model, str(ensure_default_model()))
-    path = Path(model).expanduser()
-    if path.is_file() and path.suffix == ".gguf":
+    path = Path(os.path.expanduser(model))
+    # Unlike Path's, these functions raise nothing for a name that is too long, for one.
+    if os.path.isfile(path) and path.suffix == ".gguf":
         return ModelSource(path.stem, str(path), gguf=GGUFFile(path))
-    if path.is_dir():
+    if os.path.isdir(path):
         return _find_in_folder(path)
-    if path.exists():
+    if os.path.exists(path):
         raise ModelNotFoundError(f"{model} is neither a folder nor a .gguf file")
     if model.startswith((".", "/", "~")) or model.count("/") > 1 or path.suffix in (".gguf", ".safetensors"):
         raise ModelNotFoundError(f"there is no folder or file {model}")

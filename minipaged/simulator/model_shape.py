@@ -8,6 +8,7 @@ Page: docs/concepts/kv_cache.md.
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -109,9 +110,9 @@ def find_shape(model: str) -> ModelShape:
     if model.lower() in KNOWN:
         return KNOWN[model.lower()]
     path = Path(model)
-    if path.is_dir():
+    if os.path.isdir(path):  # unlike Path's, no error for a name that is too long
         path = path / "config.json"
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise InvalidConfigError(
             f"model={model!r} is neither a config.json, or a folder with one, nor one of {', '.join(KNOWN)}"
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import sys
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -82,6 +83,8 @@ def read_lengths(path: Path, max_model_len: int) -> list[Lengths]:
     same "group", a name, which may be left out. Raises InvalidConfigError, which names the line.
     """
     try:
+        if path.is_char_device():
+            raise InvalidConfigError(f"workload={str(path)!r} is a device, which may never end")
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidConfigError(f"workload={str(path)!r} can't be read: {error}") from None
@@ -136,7 +139,7 @@ def poisson(lengths: Iterable[Lengths], rate: float, seed: int = 0) -> Iterator[
 
 def requests_in(minutes: float, rate: float) -> int:
     """As many as come in that time; a hundred at least, lest slow rates be a matter of chance."""
-    return max(100, int(rate * 60 * minutes))
+    return max(100, int(min(rate * 60 * minutes, sys.maxsize)))
 
 
 class Trace:

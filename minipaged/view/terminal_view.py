@@ -11,7 +11,7 @@ from ..llm import LLM
 from .replay import State, Table, replay
 
 if TYPE_CHECKING:
-    from ..commands.console import DataConsole
+    from ..terminal.console import DataConsole
 
 COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red", "bright_cyan", "bright_magenta")
 CELLS_A_LINE = 32

@@ -4,7 +4,7 @@ import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
-from minipaged.commands.bench import load_benchmarks
+from minipaged.cli.bench import load_benchmarks
 
 ROOT = Path(__file__).parents[2]
 load_benchmarks()

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks import bookkeeping
 from benchmarks.bookkeeping import PARTS, count_calls, decode, make_engine
-from minipaged import cli
+from minipaged.cli import main as cli
 from minipaged.engine.model_hook import ATTENTION_NAME
 from minipaged.models.loading import load_model
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks import BENCHES
-from minipaged import cli
-from minipaged.commands import bench
+from minipaged.cli import bench
+from minipaged.cli import main as cli
 
 
 def test_bench_alone_is_the_comparison_with_hugging_face(capsys: pytest.CaptureFixture[str]) -> None:
@@ -29,9 +29,7 @@ def test_each_bench_has_options_of_its_own(name: str, capsys: pytest.CaptureFixt
     shown = capsys.readouterr().out
     assert f"usage: minipaged bench {name} " in shown
     assert "--model" in shown and "--output" in shown
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["bench", name, "--nonsense", "3"])
-    assert ended.value.code == 2
+    assert cli.main(["bench", name, "--nonsense", "3"]) == 2
     assert "unrecognized arguments: --nonsense 3" in capsys.readouterr().err
 
 
@@ -44,10 +42,8 @@ def test_a_bench_that_is_none_is_refused(name: str, capsys: pytest.CaptureFixtur
 
 
 def test_other_commands_refuse_what_they_do_not_know(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["doctor", "--figures", "15"])
-    assert ended.value.code == 2
-    assert "unrecognized arguments: --figures 15" in capsys.readouterr().err
+    assert cli.main(["doctor", "--figures", "15"]) == 2
+    assert capsys.readouterr().err == "minipaged: error: No such option: --figures\n"
 
 
 def test_without_a_clone_one_line_says_where_the_benches_are(

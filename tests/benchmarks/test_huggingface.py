@@ -21,10 +21,10 @@ from benchmarks.huggingface import bench, report, systems
 from benchmarks.huggingface.workload import Settings, Workload, make_workload, make_workloads, padded_waste
 from benchmarks.shared.meters import PeakMemory, timed_parts
 from benchmarks.shared.models import plain_token_ids
-from minipaged.commands.console import DataConsole
 from minipaged.engine.model_hook import ATTENTION_NAME, paged_attention
 from minipaged.errors import InvalidConfigError, MinipagedError
 from minipaged.models.loading import load_model
+from minipaged.terminal.console import DataConsole
 
 SYSTEMS = ("minipaged", "hf-1", "hf-8", "hf-32", "hf-32-moved")
 CPU = torch.device("cpu")

@@ -13,7 +13,8 @@ from benchmarks.paper import bench, measured
 from benchmarks.paper.beams import QUESTIONS, record_parents
 from benchmarks.paper.runs import WIDTHS, Run, paper_setting, run
 from benchmarks.shared.sizes import BLOCK_SIZES
-from minipaged import LLM, cli
+from minipaged import LLM
+from minipaged.cli import main as cli
 from minipaged.simulator.simulation import Way
 from minipaged.simulator.systems import PAGED, saturated
 from minipaged.simulator.workload import Lengths

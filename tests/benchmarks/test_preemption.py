@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from benchmarks import preemption
-from minipaged import cli
+from minipaged.cli import main as cli
 from minipaged.engine.model_hook import ATTENTION_NAME
 from minipaged.errors import InvalidConfigError
 from minipaged.models.loading import LoadedModel, load_model

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import prefix
-from minipaged import cli
+from minipaged.cli import main as cli
 from minipaged.engine.model_hook import ATTENTION_NAME
 from minipaged.errors import InvalidConfigError
 from minipaged.models.loading import load_model

@@ -16,6 +16,7 @@ import transformers
 
 from minipaged import LLM, BeamSearchParams, SamplingParams
 from minipaged.engine.engine import LLMEngine
+from minipaged.engine.request import Request
 from minipaged.engine.scheduler import Schedule
 from minipaged.view.page import write_page
 from minipaged.view.trace import Trace
@@ -114,15 +115,15 @@ def ask(engine: LLMEngine, request_id: str, rng: random.Random) -> None:
 
 
 def break_off_steps(engine: LLMEngine) -> None:
-    """Interrupt a sixth of the steps, after they are planned and before they are computed."""
-    execute, rng = engine.runner.execute, random.Random(5)
+    """Interrupt a sixth of the steps, after they are computed and before their tokens are chosen."""
+    advance, rng = engine._decoder.advance, random.Random(5)
 
-    def interrupted(step: Schedule) -> torch.Tensor:
+    def interrupted(step: Schedule, logits: torch.Tensor) -> tuple[list[Request], int]:
         if rng.random() < 1 / 6:
             raise KeyboardInterrupt
-        return execute(step)
+        return advance(step, logits)
 
-    engine.runner.execute = interrupted  # type: ignore[method-assign]
+    engine._decoder.advance = interrupted  # type: ignore[method-assign]
 
 
 def step(engine: LLMEngine, life: Life) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from minipaged import LLM, SamplingParams
-from minipaged.commands.console import DataConsole
+from minipaged.terminal.console import DataConsole
 from minipaged.view import replay as reader
 from minipaged.view.page import VIEW, write_page
 from minipaged.view.terminal_view import KEY, draw_blocks

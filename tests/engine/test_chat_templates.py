@@ -13,7 +13,7 @@ import pytest
 import transformers
 
 from minipaged import LLM, SamplingParams
-from minipaged.cli import main
+from minipaged.cli.main import main
 from minipaged.errors import InvalidRequestError, MinipagedError, ModelNotSupportedError
 from minipaged.models import chat_template
 from minipaged.models.chat_template import render_chat
@@ -112,7 +112,7 @@ def use_template(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], L
     def use(template: Any) -> LLM:
         if template in (ENDLESS, ONE_CALL):
             monkeypatch.setattr(chat_template, "TIME_LIMIT", 0.5)
-        monkeypatch.setattr("minipaged.cli.make_llm", lambda *_: llm)
+        monkeypatch.setattr("minipaged.cli.options.make_llm", lambda *_: llm)
         monkeypatch.setattr(llm.tokenizer, "chat_template", template)
         return llm
 
@@ -210,7 +210,7 @@ def test_a_turn_that_is_refused_leaves_nothing_in_the_conversation(
 ) -> None:
     said = iter(["one", "caf\udce9", "x" * 300, "two", ""])
     monkeypatch.setattr("builtins.input", lambda *_: next(said))
-    monkeypatch.setattr("minipaged.cli.make_llm", lambda *_: llm)
+    monkeypatch.setattr("minipaged.cli.options.make_llm", lambda *_: llm)
     asked: list[list[str]] = []
     ask = llm.chat_token_ids
 

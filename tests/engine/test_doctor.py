@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from minipaged.commands import doctor, doctor_checks
+from minipaged.cli import doctor, doctor_checks
 from minipaged.engine.backends import AttentionBackend, get_backend
 from minipaged.errors import BackendUnavailableError
 from minipaged.kernels import block_table, copy_on_write
@@ -171,9 +171,8 @@ def test_verdict_depends_on_what_the_engine_needs(
 
 
 def test_without_torch_it_says_so_and_fails() -> None:
-    code = (
-        "import sys; sys.modules['torch'] = None; from minipaged.cli import main; sys.exit(main(['doctor']))"
-    )
+    code = "import sys; sys.modules['torch'] = None; from minipaged.cli import main; "
+    code += "sys.exit(main.main(['doctor']))"
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "torch can't be imported" in done.stdout

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,12 @@ from minipaged import LLM, SamplingParams
 sys.path.insert(0, str(Path(__file__).parent))
 
 from stub_engine import VOCAB, StubRunner
+
+spec = spec_from_file_location("engine_conftest", Path(__file__).parents[1] / "engine" / "conftest.py")
+assert spec is not None and spec.loader is not None
+engine_conftest = module_from_spec(spec)
+spec.loader.exec_module(engine_conftest)
+tiny_chat_model = engine_conftest.tiny_chat_model
 
 
 @pytest.fixture

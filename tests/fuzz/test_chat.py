@@ -19,10 +19,10 @@ import pytest
 from how_often import how_often
 
 from minipaged import LLM
-from minipaged.commands.console import DataConsole
 from minipaged.errors import InvalidRequestError, ModelNotSupportedError
 from minipaged.models import chat_template
 from minipaged.terminal import visible
+from minipaged.terminal.console import DataConsole
 
 TIMES = how_often(24, 200)
 LONGEST = 10.0  # seconds of a call

@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 HEAVY = {"torch", "numpy", "transformers", "triton", "numba"}
-BENCH_COMMAND = ROOT / "minipaged" / "commands" / "bench.py"
+BENCH_COMMAND = ROOT / "minipaged" / "cli" / "bench.py"
 REFERENCE = sorted(ROOT.glob("reference/*.py"))
 KERNELS = sorted(ROOT.glob("kernels/*.py"))
 LIBRARY = [*sorted(ROOT.glob("minipaged/**/*.py")), *REFERENCE, *KERNELS]
@@ -70,32 +70,31 @@ def test_a_kernel_file_imports_neither_reference_nor_engine(path: Path) -> None:
 
 @pytest.mark.parametrize("path", LIBRARY, ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_no_file_of_the_library_imports_the_benches(path: Path) -> None:
-    """`minipaged bench` finds them in the clone by their path: commands/bench.py, and no other file."""
+    """`minipaged bench` finds them in the clone by their path: cli/bench.py, and no other file."""
     assert not [name for _, name in imports(path) if name.split(".")[0] == "benchmarks"]
     assert path == BENCH_COMMAND or '"benchmarks' not in path.read_text()
 
 
-def test_the_command_line_loads_no_bench_before_it_is_asked_for_one() -> None:
+def test_the_list_of_commands_loads_no_command_no_bench_and_nothing_heavy() -> None:
     """In the clone's root, where '' in sys.path would find the folder."""
     code = """
 import sys
-from minipaged.cli import main
-try:
-    main(["--help"])
-except SystemExit:
-    pass
+from minipaged.cli.main import main
+main(["--help"])
 print(*sys.modules, sep="\\n")
 """
     loaded = set(run(code, cwd=ROOT).splitlines())
-    assert "minipaged.cli" in loaded
-    assert not {name for name in loaded if name.split(".")[0] == "benchmarks"} | (HEAVY & loaded)
+    own = {name for name in loaded if name.startswith("minipaged.")}
+    assert own == {f"minipaged.{name}" for name in ("cli", "cli.main", "cli.machine", "errors", "terminal")}
+    assert not {name for name in loaded if name.split(".")[0] == "benchmarks"}
+    assert not (HEAVY | {"rich", "pydantic", "jinja2"}) & loaded
 
 
 def test_the_benches_run_without_the_root_in_the_path(tmp_path: Path) -> None:
     code = """
 import sys
 from importlib.util import find_spec
-from minipaged.commands.bench import load_benchmarks
+from minipaged.cli.bench import load_benchmarks
 before = list(sys.path)
 load_benchmarks()
 import benchmarks.command_line

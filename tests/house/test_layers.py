@@ -13,14 +13,15 @@ import minipaged
 PACKAGE = Path(__file__).parents[2] / "minipaged"
 # From the ground up. What stands on one line may use itself and all lines above it.
 LAYERS = [
-    ["errors", "terminal", "machine", "reference", "kernels"],
+    ["errors", "reference", "kernels"],
     ["config", "sampling_params", "outputs"],
+    ["terminal"],
     ["models"],
     ["engine"],
     ["llm"],
     ["view", "simulator", "lessons"],
     ["course"],
-    ["cli", "commands", "trace"],
+    ["cli"],
     ["__main__"],
 ]
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}

@@ -12,7 +12,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGES = {
     "minipaged": "minipaged",
-    "minipaged/commands": "minipaged/commands",
+    "minipaged/cli": "minipaged/cli",
+    "minipaged/terminal": "minipaged/terminal",
     "minipaged/simulator": "minipaged/simulator",
     "minipaged/course": "minipaged/course",
     "minipaged/engine": "minipaged/engine",
@@ -98,7 +99,7 @@ def test_the_wheel_carries_the_licence_and_the_command(wheel: Path) -> None:
     by_name = {name.partition(".dist-info/")[2]: name for name in contents(wheel)}
     archive = zipfile.ZipFile(wheel)
     assert archive.read(by_name["licenses/LICENSE"]).decode() == (ROOT / "LICENSE").read_text()
-    assert "minipaged = minipaged.cli:main" in archive.read(by_name["entry_points.txt"]).decode()
+    assert "minipaged = minipaged.cli.main:main" in archive.read(by_name["entry_points.txt"]).decode()
 
 
 def test_the_sdist_builds_the_same_wheel(sdist: Path, wheel: Path) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from minipaged.cli import main
+from minipaged.cli.main import main
 from minipaged.course.manifest import Course, find_course
 from minipaged.reference import allocator
 

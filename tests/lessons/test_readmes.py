@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from minipaged.cli import main
+from minipaged.cli.main import main
 from minipaged.course.manifest import Course
 
 COURSE = Course(Path(__file__).parents[2] / "lessons")

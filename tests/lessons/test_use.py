@@ -11,7 +11,7 @@ import transformers
 from solutions import COURSE, Solution, solutions
 
 from minipaged import LLM, BeamSearchParams, SamplingParams
-from minipaged.cli import main
+from minipaged.cli.main import main
 from minipaged.course import learner
 from minipaged.course.learner import Learner
 from minipaged.engine.block_manager import REFERENCE

@@ -8,9 +8,10 @@ from pathlib import Path
 import matplotlib
 import pytest
 
-from minipaged import cli
-from minipaged.commands import plots, simulate
-from minipaged.commands.simulate import Answer, advice
+from minipaged.cli import main as cli
+from minipaged.simulator import command as simulate
+from minipaged.simulator import plots
+from minipaged.simulator.command import Answer, advice
 
 matplotlib.use("agg")
 from matplotlib import pyplot
@@ -91,6 +92,9 @@ def test_a_shared_prefix_of_a_file_is_worth_caching(
         (["--output", "/proc/plan.json"], "output='/proc/plan.json' can't be written"),
         (["--plot", "/proc/plan.svg"], "plot='/proc/plan.svg' can't be written"),
         (["--swap-space", "much"], "swap_space"),
+        (["--gpu-memory", "999999TiB"], "blocks are more than the 33,554,432"),
+        (["--swap-space", "999999TiB"], "swap_space: "),
+        (["--workload", "/dev/zero"], "workload='/dev/zero' is a device"),
         (["--workload", "none.jsonl"], "workload='none.jsonl' can't be read"),
         (["--plot", "plan.gif"], "plot='plan.gif' must be a file .svg or .png"),
         (["--output", "nowhere/plan.json"], "output='nowhere/plan.json'"),

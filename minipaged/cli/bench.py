@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
+import typer
+
 from ..errors import MinipagedError
 
 CLONE = Path(__file__).resolve().parents[2]
+# Each bench knows its own options, --help among them.
+UNREAD = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
+bench = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
-def bench(arguments: Sequence[str]) -> int:
+@bench.command(context_settings=UNREAD, add_help_option=False)
+def run(context: typer.Context) -> int:
     """Run the bench that the arguments name, with its options. Raises MinipagedError without a clone."""
     load_benchmarks()
-    return import_module("benchmarks.command_line").main(arguments)
+    return import_module("benchmarks.command_line").main(context.args)
 
 
 def load_benchmarks() -> None:

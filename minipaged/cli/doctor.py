@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from ..config import BACKENDS
 from ..errors import BackendUnavailableError
-from .console import DataConsole
+from ..terminal.console import DataConsole
 
 PACKAGES = ("torch", "transformers", "triton", "numba", "numba-cuda", "numpy")
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InvalidConfigError
-from ..simulator.systems import SYSTEM_NAMES
-from .results import check_writable
+from ..terminal.results import output_file, unwritable
+from .systems import SYSTEM_NAMES
 
 Curves = Mapping[str, Sequence[tuple[float, float]]]  # (requests a second, seconds a token) by system
 
@@ -18,10 +18,9 @@ def plot_file(name: str | None) -> Path | None:
     """Where a picture goes, known to be possible before anything runs. Raises InvalidConfigError."""
     if name is None:
         return None
-    path = Path(name)
-    if path.suffix not in (".svg", ".png") or path.is_dir() or not path.parent.is_dir():
+    if Path(name).suffix not in (".svg", ".png"):
         raise InvalidConfigError(f"plot={name!r} must be a file .svg or .png in a folder that exists")
-    check_writable("plot", path)
+    path = output_file(name, "plot")
     if find_spec("matplotlib") is None:
         raise InvalidConfigError(f"plot={name!r} needs matplotlib: pip install 'minipaged[plots]'")
     return path
@@ -42,8 +41,12 @@ def draw_rates(path: Path, panels: Mapping[str, Curves], target: float) -> None:
     for axes, (title, curves) in zip(grid.flat, panels.items(), strict=False):
         draw_panel(axes, title, curves, target)
     figure.tight_layout()
-    figure.savefig(path)
-    pyplot.close(figure)
+    try:
+        figure.savefig(path)
+    except OSError as error:
+        raise unwritable("plot", path, error) from error
+    finally:
+        pyplot.close(figure)
 
 
 def draw_panel(axes: Any, title: str, curves: Curves, target: float) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import shlex
 import shutil
@@ -10,37 +9,29 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import NoReturn
+from typing import Annotated, NoReturn
 
+import typer
 from rich.padding import Padding
 
-from ..course import progress
-from ..course.exercise import is_untouched, starting_text
-from ..course.manifest import Course, Lesson, find_course, holds_a_course, is_own_copy
-from ..course.report import progress_lines
 from ..errors import InvalidRequestError
-from .console import DataConsole
+from ..terminal.console import DataConsole
+from . import progress
+from .exercise import is_untouched, starting_text
+from .manifest import Course, find_course, holds_a_course, is_own_copy
+from .report import progress_lines
 
 COPY_FIRST = "make a copy of your own: minipaged lessons copy my-lessons"
 console = DataConsole()
+lessons = typer.Typer(add_completion=False, rich_markup_mode=None, invoke_without_command=True)
+Name = Annotated[str, typer.Argument(help="such as 3 or allocator")]
 
 
-def lessons(args: argparse.Namespace) -> int:
-    """Run one of the subcommands; without one, show the progress. Returns the exit code."""
-    course = find_course()
-    if args.action is None:
-        show_progress(course)
-    elif args.action == "hint":
-        show_hint(course, course.find(args.lesson))
-    elif args.action == "copy":
-        copy(course, Path(args.folder))
-    elif not is_own_copy(course):
-        raise InvalidRequestError(f"{course.root} is the installed package: {COPY_FIRST}")
-    elif args.action == "reset":
-        reset(course.find(args.lesson))
-    else:
-        watch(course, args.lesson)
-    return 0
+@lessons.callback()
+def progress_unless_more(context: typer.Context) -> None:
+    """Show the progress where no subcommand is named."""
+    if context.invoked_subcommand is None:
+        show_progress(find_course())
 
 
 def show_progress(course: Course) -> None:
@@ -59,27 +50,32 @@ def show_progress(course: Course) -> None:
         _say(f"  Grade  pytest {shlex.quote(str(course.root))}")
 
 
-def show_hint(course: Course, lesson: Lesson) -> None:
+@lessons.command("hint", help="Show the next hint of a lesson.")
+def show_hint(lesson: Name) -> None:
     """The next hint of a lesson: each call climbs one rung of the ladder and shows those below too."""
-    seen = min(progress.hints_seen(course, lesson) + 1, len(lesson.hints))
-    progress.note_hints(course, lesson, seen)
-    for number, hint in enumerate(lesson.hints[:seen], start=1):
-        console.print(f"Hint {number} of {len(lesson.hints)}", style="bold")
+    course = find_course()
+    named = course.find(lesson)
+    seen = min(progress.hints_seen(course, named) + 1, len(named.hints))
+    progress.note_hints(course, named, seen)
+    for number, hint in enumerate(named.hints[:seen], start=1):
+        console.print(f"Hint {number} of {len(named.hints)}", style="bold")
         console.print(Padding(hint, (0, 0, 0, 2)))
-    if seen < len(lesson.hints):
-        console.print(f"The next one says more: minipaged lessons hint {lesson.number}", style="dim")
+    if seen < len(named.hints):
+        console.print(f"The next one says more: minipaged lessons hint {named.number}", style="dim")
     else:
-        console.print(f"That was the last. The answer itself: {lesson.key}", style="dim")
+        console.print(f"That was the last. The answer itself: {named.key}", style="dim")
 
 
-def reset(lesson: Lesson) -> None:
+@lessons.command(help="Make a lesson's exercise anew; yours is kept beside it.")
+def reset(lesson: Name) -> None:
     """Make the exercise anew, and keep what was written beside it."""
-    path = lesson.exercise_path
-    if path.is_file() and is_untouched(lesson, path):
+    named = _own_course().find(lesson)
+    path = named.exercise_path
+    if path.is_file() and is_untouched(named, path):
         _say(f"{path} is as it was at the start: nothing to do")
         return
     try:
-        start = starting_text(lesson)
+        start = starting_text(named)
         if path.is_file():
             kept = path.with_suffix(".py.old")
             shutil.copyfile(path, kept)
@@ -90,8 +86,10 @@ def reset(lesson: Lesson) -> None:
     _say(f"{path} is as it was at the start")
 
 
-def copy(course: Course, folder: Path) -> None:
+@lessons.command(help="Copy the lessons to a new folder of your own.")
+def copy(folder: Path) -> None:
     """Copy the lessons to a new folder, each exercise as it is at the start."""
+    course = find_course()
     _check_new(folder)
     unwanted = shutil.ignore_patterns("__pycache__", ".*", "*.old", "*.start", "__init__.py")
     try:
@@ -118,15 +116,17 @@ def _check_new(folder: Path) -> None:
         raise InvalidRequestError(f"{named}: {error.strerror or error}") from error
 
 
-def watch(course: Course, name: str | None) -> NoReturn:
+@lessons.command(help="Grade on every save, one lesson or all.")
+def watch(lesson: Annotated[str | None, typer.Argument(help="such as 3 or allocator")] = None) -> NoReturn:
     """Grade now, and whenever an exercise is saved, until interrupted: what is solved may be written anew."""
+    course = _own_course()
     if importlib.util.find_spec("pytest") is None:
         raise InvalidRequestError("pytest is not installed: pip install pytest")
-    target = course.find(name).path if name else course.root
+    target = course.find(lesson).path if lesson else course.root
     command = [sys.executable, "-m", "pytest", str(target)]
     seen: dict[str, str] = {}
     while True:
-        saved = {lesson.folder: progress.digest(lesson) for lesson in course.lessons}
+        saved = {each.folder: progress.digest(each) for each in course.lessons}
         if saved != seen:
             seen = saved
             console.clear()
@@ -134,6 +134,14 @@ def watch(course: Course, name: str | None) -> NoReturn:
             subprocess.run(command, check=False, start_new_session=True)
             console.print("Waiting for a save; Ctrl-C ends it.", style="dim")
         time.sleep(0.3)
+
+
+def _own_course() -> Course:
+    """The course, whose exercises may be written. Raises InvalidRequestError for the installed package."""
+    course = find_course()
+    if not is_own_copy(course):
+        raise InvalidRequestError(f"{course.root} is the installed package: {COPY_FIRST}")
+    return course
 
 
 def _say(text: str) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
-
-import torch
 
 Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 
@@ -28,7 +27,16 @@ def processes(count: int, prepare: Callable[[], None] | None = None) -> Iterator
         yield partial(pool.map, chunksize=1)
 
 
+def usable_cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def _begin(prepare: Callable[[], None] | None) -> None:
+    import torch  # not before a process needs it: the help of a command must not wait
+
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent's to handle
     torch.set_num_threads(1)
     if prepare is not None:

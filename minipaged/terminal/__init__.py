@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import re
 import sys
 from typing import IO
@@ -37,8 +38,12 @@ def say(text: str, stream: IO[str] | None = None) -> None:
 def prepare_streams() -> None:
     """Let no character end a command: replace what an encoding can't hold, and keep input that is no text.
 
-    Bytes that are no text come in as halves of characters, which the engine refuses in one line.
+    Bytes that are no text come in as halves of characters, which the engine refuses in one line. A stream
+    that the caller has closed is an empty one.
     """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 (until the process ends)
     for stream in (sys.stdout, sys.stderr):
         if getattr(stream, "errors", None) in ("strict", "surrogateescape"):
             _set_errors(stream, "replace")

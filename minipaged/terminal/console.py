@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from rich.console import Console
@@ -9,7 +10,7 @@ from rich.segment import Segment, Segments
 from rich.status import Status
 from rich.text import Text
 
-from ..terminal import shown
+from . import shown
 
 Styled = str | tuple[str, str]  # a text, or a text and its style
 
@@ -39,3 +40,12 @@ class DataConsole(Console):
     def status(self, status: Any, **options: Any) -> Status:
         """Show what is going on. rich reads a plain string here as markup."""
         return super().status(self.render_str(status) if isinstance(status, str) else status, **options)
+
+    def on_broken_pipe(self) -> None:
+        """Tell the caller. rich itself would end the process, with an exit code of its own."""
+        raise BrokenPipeError
+
+
+def plain_console() -> DataConsole:
+    """A console for texts of any length: in a pipe, lines break only where the text does."""
+    return DataConsole(soft_wrap=not sys.stdout.isatty())

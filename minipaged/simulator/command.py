@@ -8,22 +8,18 @@ Page: docs/paper.md.
 
 from __future__ import annotations
 
-import argparse
-import math
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple
+from dataclasses import asdict, replace
+from typing import NamedTuple
 
-from ..config import parse_bytes
-from ..errors import InvalidConfigError
-from ..simulator.cost_model import GIB, GPUS, Server
-from ..simulator.model_shape import ModelShape, find_shape
-from ..simulator.systems import PAGED, SYSTEM_NAMES, SYSTEMS, Point, Setting, saturated, sustained_rate
-from ..simulator.workload import MOST_REQUESTS, Trace
+from ..terminal.console import DataConsole
+from ..terminal.results import empty_table, output_file, write_results
 from . import plots
-from .console import DataConsole
+from .cost_model import GIB
+from .options import Options, setting_from, swap_space_from
 from .processes import processes
-from .results import empty_table, output_file, write_results
+from .systems import PAGED, SYSTEM_NAMES, SYSTEMS, Point, Setting, saturated, sustained_rate
+from .workload import MOST_REQUESTS, Trace
 
 BLOCK_SIZES = (8, 16, 32, 64, 128, 256)
 
@@ -51,34 +47,37 @@ class Answer(NamedTuple):
     points: list[Point]
 
 
-def simulate(args: argparse.Namespace) -> dict[str, Any]:
-    """Answer the questions of the command line in tables, and return all figures."""
-    output = None if args.output is None else output_file(args.output)
-    plot = plots.plot_file(args.plot)
-    setting = _setting(args)
-    swap_space = _swap_space(args, setting)
-    trace = Trace(args.workload, args.minutes, setting.max_model_len)
+def simulate(options: Options) -> None:
+    """Answer the questions of the command line in tables."""
+    output = None if options.output is None else output_file(options.output)
+    plot = plots.plot_file(options.plot)
+    setting = setting_from(options)
+    swap_space = swap_space_from(options, setting)
+    trace = Trace(options.workload, options.minutes, setting.max_model_len)
     console = DataConsole()
     _print_server(console, setting, trace)
     cases = _cases(setting, trace.shares_prefixes, swap_space)
-    questions = [Question(system, each, trace, args.latency_target) for system, each in cases.values()]
-    with processes(args.processes) as pool, console.status(f"simulating {len(cases)} settings ..."):
+    questions = [Question(system, each, trace, options.latency_target) for system, each in cases.values()]
+    with (
+        processes(min(options.processes, len(cases))) as pool,
+        console.status(f"simulating {len(cases)} settings ..."),
+    ):
         answers = dict(zip(cases, pool(answer, questions), strict=True))
-    _print_systems(console, answers, args.latency_target)
+    _print_systems(console, answers, options.latency_target)
     _print_choices(console, answers)
-    results = {
-        "settings": {name: value for name, value in vars(args).items() if name != "run"},
-        "num_slots": setting.num_slots,
-        "bytes_per_token": setting.shape.bytes_per_token,
-        "answers": {name: each._asdict() for name, each in answers.items()},
-    }
     if output is not None:
+        results = {
+            "settings": asdict(options),
+            "num_slots": setting.num_slots,
+            "bytes_per_token": setting.shape.bytes_per_token,
+            "answers": {name: each._asdict() for name, each in answers.items()},
+        }
         write_results(console, output, results)
     if plot is not None:
         curves = {system: answers[system].points for system in SYSTEMS}
-        plots.draw_rates(plot, {f"{setting.shape.name}, {args.workload}": curves}, args.latency_target)
+        title = f"{setting.shape.name}, {options.workload}"
+        plots.draw_rates(plot, {title: curves}, options.latency_target)
         console.write((f"The picture is in {plot}.", "dim"))
-    return results
 
 
 def answer(question: Question) -> Answer:
@@ -110,85 +109,6 @@ def _steady_rate(ends: Sequence[float]) -> float:
     if ends[first] == ends[last]:  # all in one step
         return len(ends) / ends[-1]
     return (last - first) / (ends[last] - ends[first])
-
-
-# ------------------------------------------------------------------ what is asked
-
-
-def _setting(args: argparse.Namespace) -> Setting:
-    """The server and the engine's settings. Raises InvalidConfigError, which names the argument."""
-    for name in (
-        "num_gpus",
-        "block_size",
-        "max_num_seqs",
-        "max_num_batched_tokens",
-        "processes",
-        "max_model_len",
-    ):
-        value = getattr(args, name)
-        if value is not None and value < 1:
-            raise InvalidConfigError(f"{name} must be at least 1, got {value}")
-    for name in ("latency_target", "minutes"):
-        if not 0 < getattr(args, name) < math.inf:
-            raise InvalidConfigError(f"{name} must be above 0 and finite, got {getattr(args, name)}")
-    if not 0 <= args.host_us_per_sequence < math.inf:
-        raise InvalidConfigError(
-            f"host_us_per_sequence must be 0 or more and finite, got {args.host_us_per_sequence}"
-        )
-    if not 0 < args.gpu_memory_utilization <= 1:
-        raise InvalidConfigError(
-            f"gpu_memory_utilization must be above 0 and at most 1, got {args.gpu_memory_utilization}"
-        )
-    if args.gpu not in GPUS:
-        raise InvalidConfigError(f"gpu must be one of {', '.join(GPUS)}, got {args.gpu!r}")
-    shape = find_shape(args.model)
-    max_model_len = args.max_model_len or shape.max_model_len
-    if max_model_len > shape.max_model_len:
-        raise InvalidConfigError(
-            f"max_model_len={max_model_len} is beyond the model's own limit of {shape.max_model_len}"
-        )
-    gpu = GPUS[args.gpu]
-    if args.gpu_memory is not None:
-        gpu = replace(gpu, memory=parse_bytes("gpu_memory", args.gpu_memory))
-    kv_bytes = _kv_bytes(args, shape, gpu.memory * args.num_gpus)
-    return Setting(
-        shape=shape,
-        server=Server(gpu, args.num_gpus, kv_bytes),
-        max_model_len=max_model_len,
-        block_size=args.block_size,
-        max_num_seqs=args.max_num_seqs,
-        max_num_batched_tokens=args.max_num_batched_tokens or max(2560, max_model_len),
-        seconds_per_sequence=args.host_us_per_sequence / 1e6,
-    )
-
-
-def _kv_bytes(args: argparse.Namespace, shape: ModelShape, memory: int) -> int:
-    """What is left for K and V once the weights have their place."""
-    if args.kv_cache_memory is not None:
-        wanted = parse_bytes("kv_cache_memory", args.kv_cache_memory)
-        if wanted + shape.weight_bytes > memory:
-            raise InvalidConfigError(
-                f"kv_cache_memory={args.kv_cache_memory!r} and {shape.weight_bytes / GIB:.1f} GiB of weights "
-                f"are more than the {memory / GIB:.1f} GiB of all GPUs"
-            )
-        return wanted
-    left = int(memory * args.gpu_memory_utilization) - shape.weight_bytes
-    if left <= 0:
-        raise InvalidConfigError(
-            f"{shape.name} has {shape.weight_bytes / GIB:.1f} GiB of weights, gpu_memory_utilization="
-            f"{args.gpu_memory_utilization} of {memory:,} bytes is no more: take more GPUs (num_gpus)"
-        )
-    return left
-
-
-def _swap_space(args: argparse.Namespace, setting: Setting) -> int:
-    space = parse_bytes("swap_space", args.swap_space)
-    block_bytes = setting.block_size * setting.shape.bytes_per_token
-    if 0 < space < block_bytes:
-        raise InvalidConfigError(
-            f"swap_space={args.swap_space!r} holds no block: one takes {block_bytes:,} bytes"
-        )
-    return space
 
 
 def _cases(setting: Setting, shares_prefixes: bool, swap_space: int) -> dict[str, tuple[str, Setting]]:

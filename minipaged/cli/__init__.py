@@ -1,0 +1,1 @@
+"""The command line. `main` holds the table of commands, `options` what several of them take."""

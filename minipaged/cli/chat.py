@@ -1,0 +1,90 @@
+"""`minipaged chat`: a conversation that stays in the cache between turns."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from ..errors import InvalidRequestError, ModelNotSupportedError
+from ..llm import LLM, Message
+from ..outputs import RequestOutput
+from ..sampling_params import BeamSearchParams, SamplingParams
+from ..terminal import say
+from ..terminal.console import DataConsole, plain_console
+from .options import EngineOptions, SamplingOptions, check_texts
+
+Params = SamplingParams | BeamSearchParams
+
+
+@dataclass(frozen=True)
+class Talk:
+    """What to talk about."""
+
+    system: Annotated[str | None, typer.Option(help="a system message")] = None
+
+
+@dataclass(frozen=True)
+class ChatSampling(SamplingOptions):
+    """How tokens are chosen, as given here: a model's generation_config.json is not used."""
+
+    max_tokens: Annotated[int, typer.Option(help="at most so many tokens per answer")] = 256
+
+
+def chat(talk: Talk, engine: EngineOptions, sampling: ChatSampling) -> int:
+    """Talk until end of input. The conversation so far stays in the cache between turns.
+
+    A turn that is refused is told in one line and leaves no trace in the conversation. Returns the exit code:
+    2 where that happened.
+    """
+    params = sampling.params()
+    check_texts(system=[talk.system or ""], stop=sampling.stop)
+    with engine.engine() as llm:
+        return _converse(llm, talk.system, params)
+
+
+def _converse(llm: LLM, system: str | None, params: Params) -> int:
+    """Take turns until end of input, and return the exit code."""
+    console = plain_console()
+    messages: list[Message] = [{"role": "system", "content": system}] if system else []
+    llm.chat_token_ids([*messages, {"role": "user", "content": "?"}])  # refused now, or with every message
+    console.print("Type a message; an empty line, Ctrl-D or /exit ends the chat.", style="dim")
+    exit_code = 0
+    while True:
+        console.write(("you>", "bold cyan"), " ", end="")
+        try:
+            said = input().strip()
+        except EOFError:
+            said = ""
+        if said in ("", "/exit"):
+            return exit_code
+        asked: list[Message] = [*messages, {"role": "user", "content": said}]
+        try:
+            answer = _answer(console, llm, llm.chat_token_ids(asked), params)
+        except (InvalidRequestError, ModelNotSupportedError) as error:
+            say(f"minipaged: error: {error}", sys.stderr)
+            exit_code = 2
+            continue
+        messages = [*asked, {"role": "assistant", "content": answer}]
+
+
+def _answer(console: DataConsole, llm: LLM, token_ids: list[int], params: Params) -> str:
+    """Print an answer as it grows, and return it."""
+    answer = ""
+    for output in _stream(llm, token_ids, params):
+        text = output.outputs[0].text
+        console.write(text[len(answer) :], end="")
+        answer = text
+    facts = f"{output.num_cached_tokens} of {len(output.prompt_token_ids)} prompt tokens came from the cache"
+    console.write((f"\n{facts}", "dim"))
+    return answer
+
+
+def _stream(llm: LLM, token_ids: list[int], params: Params) -> Iterator[RequestOutput]:
+    """One request's output as it grows."""
+    llm.engine.add_request("chat", token_ids, params)
+    while llm.engine.has_unfinished_requests():
+        yield from llm.engine.step()
