@@ -172,6 +172,7 @@ def _attend(
 ) -> None:  # fmt: skip
     """Do the work items first to end - 1: a split fills its row of `partials`, a tile its rows of `out`."""
     (splits, tiles), (maximum, total, weighted) = items, partials
+    # They get their names only here: Numba's parallel loops take no named tuples.
     batch, keys, values, options = Batch(*batch), Cache(*keys), Cache(*values), Options(*options)
     scores, slots = np.empty((out.shape[1], SPLIT), out.dtype), np.empty(SPLIT + AHEAD + 4, np.int64)
     for item in range(first, end):
