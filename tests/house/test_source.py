@@ -23,8 +23,6 @@ LONGEST = {
     "benchmarks/paper": 320,
     "benchmarks/shared": 320,
     "kernels/attention.py": 400,
-    # Numba's cache notices a change of the file that it was compiled from, and of no other: one file it is.
-    "kernels/attention_cpu.py": 720,
 }
 SOURCES = [path for folder in LONGEST for path in sorted(ROOT.glob(f"{folder}/*.py"))]
 Function = ast.FunctionDef | ast.AsyncFunctionDef

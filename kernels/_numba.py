@@ -1,0 +1,96 @@
+"""How Numba compiles the CPU's attention, and where it keeps the machine code.
+
+Compiling takes some ten seconds, so Numba keeps what it made on disk. It compiles a function anew if the file
+of that function has changed, but not if a file has changed whose functions were compiled into it. So the
+machine code lies in a folder named after a hash of all files that are compiled together.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from numba import config, njit
+from numba.misc.appdirs import AppDirs
+
+HERE = Path(__file__).parent
+COMPILED_TOGETHER = (
+    "_numba.py",
+    "_cpu_arguments.py",
+    "_llvm.py",
+    "_vector.py",
+    "_work_items.py",
+    "attention_cpu.py",
+)
+
+_INNER: dict[str, Any] = {"error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+# Sums may be reordered and fused. NaN and infinity keep their meaning: -inf stands for a hidden score.
+_FAST: dict[str, Any] = {"fastmath": {"contract", "nsz", "reassoc"}, "forceinline": True}
+# Numba counts the references to every array and every slice of one, with an atomic addition each. In an inner
+# loop that takes longer than the arithmetic, and a function that allocates nothing doesn't need it.
+_UNCOUNTED: dict[str, Any] = {"_nrt": False}
+EXACT: dict[str, Any] = {"fastmath": {"contract"}, "forceinline": True} | _INNER
+
+
+def inner(function: Callable[..., Any]) -> Any:
+    """Compile a function that only compiled functions call."""
+    return njit(_nrt=True, **_INNER)(function)
+
+
+def unallocating(function: Callable[..., Any]) -> Any:
+    """Compile an inner function that allocates nothing, without counting references."""
+    return njit(**_UNCOUNTED, **_INNER)(function)
+
+
+def fast(function: Callable[..., Any]) -> Any:
+    """Compile an unallocating function into each of its callers, with loops that LLVM may vectorise."""
+    return njit(**_FAST, **_UNCOUNTED, **_INNER)(function)
+
+
+def entry(function: Callable[..., Any]) -> Any:
+    """Compile a function that Python calls, and keep its machine code on disk."""
+    return _kept(function)
+
+
+def threaded_entry(function: Callable[..., Any]) -> Any:
+    """Compile an entry whose `prange` loop is shared out among threads."""
+    return _kept(function, parallel=True)
+
+
+def cache_folder() -> Path | None:
+    """The folder for the machine code of these very sources; None if nothing can be written.
+
+    It lies in the first of three places that can be written: the one that NUMBA_CACHE_DIR names, __pycache__
+    beside the sources, and the user's cache.
+    """
+    user = AppDirs(appname="numba", appauthor=False).user_cache_dir
+    places = [Path(place) for place in (config.CACHE_DIR, HERE / "__pycache__", user) if place]
+    try:
+        sources = b"".join((HERE / name).read_bytes() for name in COMPILED_TOGETHER)
+    except OSError:
+        return None
+    for place in places:
+        folder = place / f"attention_cpu-{hashlib.sha256(sources).hexdigest()[:16]}"
+        with suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=folder).close()
+            return folder
+    return None
+
+
+def _kept(function: Callable[..., Any], **options: Any) -> Any:
+    """Numba looks up where to keep machine code in a global, while it decorates."""
+    options |= {"error_model": "numpy", "nogil": True, "cache": FOLDER is not None}
+    before = config.CACHE_DIR
+    try:
+        config.CACHE_DIR = str(FOLDER or before)
+        return njit(**options)(function)
+    finally:
+        config.CACHE_DIR = before
+
+
+FOLDER = cache_folder()
