@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from ..errors import InvalidRequestError, ModelNotSupportedError
 from ..llm import LLM, Message
@@ -24,14 +24,14 @@ Params = SamplingParams | BeamSearchParams
 class Talk:
     """What to talk about."""
 
-    system: Annotated[str | None, typer.Option(help="a system message")] = None
+    system: Annotated[str | None, Option(help="a system message")] = None
 
 
 @dataclass(frozen=True)
 class ChatSampling(SamplingOptions):
     """How tokens are chosen, as given here: a model's generation_config.json is not used."""
 
-    max_tokens: Annotated[int, typer.Option(help="at most so many tokens per answer")] = 256
+    max_tokens: Annotated[int, Option(help="at most so many tokens per answer")] = 256
 
 
 def chat(talk: Talk, engine: EngineOptions, sampling: ChatSampling) -> int:

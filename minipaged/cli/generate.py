@@ -9,7 +9,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from ..errors import InvalidRequestError
 from ..llm import LLM, Message
@@ -29,22 +29,15 @@ Params = SamplingParams | BeamSearchParams
 class Task:
     """What to answer, and what to show of it."""
 
-    prompts: Annotated[list[str], typer.Argument(help="texts to go on from, or to answer", metavar="PROMPT")]
-    chat: Annotated[bool, typer.Option("--chat", help="treat each prompt as a user's message")] = False
-    system: Annotated[
-        str | None, typer.Option(help="a system message that all prompts share (implies --chat)")
-    ] = None
-    show_blocks: Annotated[bool, typer.Option("--show-blocks", help="draw the block tables and the pool")] = (
-        False
-    )
+    prompts: Annotated[list[str], Argument(help="texts to go on from, or to answer", metavar="PROMPT")]
+    chat: Annotated[bool, Option("--chat", help="treat each prompt as a user's message")] = False
+    system: Annotated[str | None, Option(help="a system message for all prompts (implies --chat)")] = None
+    show_blocks: Annotated[bool, Option("--show-blocks", help="draw the block tables and the pool")] = False
     trace: Annotated[
-        str | None,
-        typer.Option(help="write what the blocks did: a file .html to look at, or .jsonl to read"),
+        str | None, Option(help="write what the blocks did: .html to look at, .jsonl to read")
     ] = None
-    n: Annotated[int, typer.Option("-n", help="samples of each prompt, which share it")] = 1
-    beam_width: Annotated[int | None, typer.Option(help="search with so many beams instead of sampling")] = (
-        None
-    )
+    n: Annotated[int, Option("-n", help="samples of each prompt, which share it")] = 1
+    beam_width: Annotated[int | None, Option(help="search with so many beams")] = None
 
 
 def generate(task: Task, engine: EngineOptions, sampling: SamplingOptions) -> None:

@@ -14,6 +14,7 @@ from dataclasses import MISSING, asdict, dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
+from typer import Option
 from typer.core import TyperCommand
 
 from ..config import BACKENDS
@@ -82,27 +83,22 @@ def _parameters(group: Any) -> Iterator[inspect.Parameter]:
 class EngineOptions:
     """The engine's settings, under vLLM's names."""
 
-    model: Annotated[str, typer.Option(help="a Hugging Face id or a folder")] = "smollm2-135m"
-    dtype: Annotated[str, typer.Option(help="auto, float32, float64, float16 or bfloat16")] = "auto"
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto"
-    attention_backend: Annotated[str, typer.Option(help=", ".join(BACKENDS))] = "auto"
-    block_size: Annotated[int, typer.Option(help="tokens per block")] = 16
-    num_blocks: Annotated[int | None, typer.Option(help="blocks in the pool")] = None
-    kv_cache_memory: Annotated[str | None, typer.Option(help='size of the pool, such as "512MiB"')] = None
-    max_model_len: Annotated[int | None, typer.Option(help="limit of prompt + output")] = None
-    max_num_seqs: Annotated[int, typer.Option(help="sequences per step")] = 64
-    max_num_batched_tokens: Annotated[int, typer.Option(help="tokens per step")] = 2048
-    swap_space: Annotated[str | None, typer.Option(help='preempt to host memory, such as "1GiB"')] = None
-    no_prefix_caching: Annotated[
-        bool, typer.Option("--no-prefix-caching", help="compute every prompt in full")
-    ] = False
-    seed: Annotated[int, typer.Option(help="seed of requests that bring none")] = 0
+    model: Annotated[str, Option(help="a Hugging Face id or a folder")] = "smollm2-135m"
+    dtype: Annotated[str, Option(help="auto, float32, float64, float16 or bfloat16")] = "auto"
+    device: Annotated[str, Option(help="auto, cpu or cuda")] = "auto"
+    attention_backend: Annotated[str, Option(help=", ".join(BACKENDS))] = "auto"
+    block_size: Annotated[int, Option(help="tokens per block")] = 16
+    num_blocks: Annotated[int | None, Option(help="blocks in the pool")] = None
+    kv_cache_memory: Annotated[str | None, Option(help='size of the pool, such as "512MiB"')] = None
+    max_model_len: Annotated[int | None, Option(help="limit of prompt + output")] = None
+    max_num_seqs: Annotated[int, Option(help="sequences per step")] = 64
+    max_num_batched_tokens: Annotated[int, Option(help="tokens per step")] = 2048
+    swap_space: Annotated[str | None, Option(help='preempt to host memory, such as "1GiB"')] = None
+    no_prefix_caching: Annotated[bool, Option("--no-prefix-caching", help="compute whole prompts")] = False
+    seed: Annotated[int, Option(help="seed of requests that bring none")] = 0
     use: Annotated[
         list[str] | None,
-        typer.Option(
-            help="serve with the allocator, block table and so on that this file defines; may be given "
-            "several times"
-        ),
+        Option(help="serve with the parts that this file defines; may be given several times"),
     ] = None
 
     @contextmanager
@@ -144,15 +140,13 @@ def make_llm(options: EngineOptions, learner: Learner | None = None) -> LLM:
 class SamplingOptions:
     """How tokens are chosen, as given here: a model's generation_config.json is not used."""
 
-    max_tokens: Annotated[int, typer.Option(help="at most so many tokens per answer")] = 64
-    temperature: Annotated[float, typer.Option(help="0 is greedy")] = 0.0
-    top_p: Annotated[float, typer.Option(help="keep the likeliest tokens up to this probability")] = 1.0
-    top_k: Annotated[int, typer.Option(help="keep so many of the likeliest tokens; 0 keeps all")] = 0
-    stop: Annotated[list[str] | None, typer.Option(help="end at this text; may be given several times")] = (
-        None
-    )
-    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="go on to --max-tokens")] = False
-    sampling_seed: Annotated[int | None, typer.Option(help="seed of the first answer")] = None
+    max_tokens: Annotated[int, Option(help="at most so many tokens per answer")] = 64
+    temperature: Annotated[float, Option(help="0 is greedy")] = 0.0
+    top_p: Annotated[float, Option(help="keep the likeliest up to this probability")] = 1.0
+    top_k: Annotated[int, Option(help="keep so many of the likeliest; 0 keeps all")] = 0
+    stop: Annotated[list[str] | None, Option(help="end at this text; may be given several times")] = None
+    ignore_eos: Annotated[bool, Option("--ignore-eos", help="go on to --max-tokens")] = False
+    sampling_seed: Annotated[int | None, Option(help="seed of the first answer")] = None
 
     def params(self, n: int = 1, beam_width: int | None = None) -> SamplingParams | BeamSearchParams:
         """What is asked of the sampler, or of a beam search."""

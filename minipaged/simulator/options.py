@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from ..config import parse_bytes
 from ..errors import InvalidConfigError
@@ -22,29 +22,26 @@ MOST_BLOCKS = 1 << 25  # of a pool: their books take some 1.5 GB of memory
 class Options:
     """A server, its workload, and the engine's settings."""
 
-    model: Annotated[str, typer.Option(help="a name, a config.json, or a folder with one")] = "opt-13b"
-    gpu: Annotated[str, typer.Option(help="whose bandwidth and speed; also its memory")] = "a100-80gb"
-    gpu_memory: Annotated[str | None, typer.Option(help='memory of each GPU, such as "80GiB"')] = None
-    num_gpus: Annotated[int, typer.Option(help="tensor parallelism")] = 1
-    gpu_memory_utilization: Annotated[float, typer.Option(help="share that is used")] = 0.9
-    kv_cache_memory: Annotated[str | None, typer.Option(help="instead of what the weights leave")] = None
-    workload: Annotated[str, typer.Option(help="sharegpt, alpaca, or a file of JSON lines")] = "sharegpt"
-    minutes: Annotated[float, typer.Option(help="of each simulated trace")] = 10
-    latency_target: Annotated[float, typer.Option(help="seconds per token, on average")] = 0.1
-    block_size: Annotated[int, typer.Option(help="tokens per block")] = 16
-    max_model_len: Annotated[int | None, typer.Option(help="limit of prompt + output")] = None
-    max_num_seqs: Annotated[int, typer.Option(help="sequences per step")] = 256
-    max_num_batched_tokens: Annotated[int | None, typer.Option(help="tokens per step")] = None
+    model: Annotated[str, Option(help="a name, a config.json, or a folder with one")] = "opt-13b"
+    gpu: Annotated[str, Option(help="whose bandwidth and speed; also its memory")] = "a100-80gb"
+    gpu_memory: Annotated[str | None, Option(help='memory of each GPU, such as "80GiB"')] = None
+    num_gpus: Annotated[int, Option(help="tensor parallelism")] = 1
+    gpu_memory_utilization: Annotated[float, Option(help="share that is used")] = 0.9
+    kv_cache_memory: Annotated[str | None, Option(help="instead of what the weights leave")] = None
+    workload: Annotated[str, Option(help="sharegpt, alpaca, or a file of JSON lines")] = "sharegpt"
+    minutes: Annotated[float, Option(help="of each simulated trace")] = 10
+    latency_target: Annotated[float, Option(help="seconds per token, on average")] = 0.1
+    block_size: Annotated[int, Option(help="tokens per block")] = 16
+    max_model_len: Annotated[int | None, Option(help="limit of prompt + output")] = None
+    max_num_seqs: Annotated[int, Option(help="sequences per step")] = 256
+    max_num_batched_tokens: Annotated[int | None, Option(help="tokens per step")] = None
     host_us_per_sequence: Annotated[
-        float,
-        typer.Option(
-            help="host work in a step for each sequence: 20 is this engine's, 290 was vLLM's in the paper"
-        ),
+        float, Option(help="host work per sequence and step: 20 here, 290 in the paper's vLLM")
     ] = 20
-    swap_space: Annotated[str, typer.Option(help="host memory to preempt to")] = "0"
-    processes: Annotated[int, typer.Option(help="simulations at a time")] = usable_cores()
-    output: Annotated[str | None, typer.Option(help="file for all figures, as JSON")] = None
-    plot: Annotated[str | None, typer.Option(help="draw latency over rate, as .svg or .png")] = None
+    swap_space: Annotated[str, Option(help="host memory to preempt to")] = "0"
+    processes: Annotated[int, Option(help="simulations at a time")] = usable_cores()
+    output: Annotated[str | None, Option(help="file for all figures, as JSON")] = None
+    plot: Annotated[str | None, Option(help="draw latency over rate, as .svg or .png")] = None
 
 
 def setting_from(options: Options) -> Setting:
