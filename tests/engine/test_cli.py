@@ -41,8 +41,9 @@ from minipaged.errors import InvalidConfigError
         (["hi", "--max-num-seqs", "9" * 12], f"max_num_seqs must be at most 2147483647, got {'9' * 12}"),
         (["hi", "--num-blocks", "9" * 13], f"num_blocks must be at most 2147483647, got {'9' * 13}"),
         (["hi", "--num-blocks", "2147483647"], "a pool of 2147483647 blocks: more memory than can be had"),
-        (["hi", "--swap-space", "4TiB"], "swap_space: a host pool of 1073741824 blocks: more memory than"),
-        (["hi", "--swap-space", "900TiB"], "swap_space='900TiB' holds 241591910400 blocks, at most 2147483647"),
+        # A block of 16 tokens takes 8 KiB: float64, two layers, two KV heads of 8.
+        (["hi", "--swap-space", "4TiB"], "swap_space: a host pool of 536870912 blocks: more memory than"),
+        (["hi", "--swap-space", "900TiB"], "swap_space='900TiB' holds 120795955200 blocks, at most"),
         (["hi", "--max-num-batched-tokens", "9" * 15], "max_num_batched_tokens must be at most 2147483647"),
         (["hi", "--kv-cache-memory", "9" * 400], "kv_cache_memory must be a number of bytes"),
         (["hi", "--max-tokens", "a\nb"], "'--max-tokens': Input should be a valid integer"),
