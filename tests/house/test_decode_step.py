@@ -19,7 +19,7 @@ import minipaged
 from minipaged import LLM, SamplingParams
 
 ROOT = Path(minipaged.__file__).resolve().parents[1]
-MOST_FILES, MOST_LINES = 21, 4_070
+MOST_FILES, MOST_LINES = 22, 3_720
 
 
 def files_of_a_step(model: str) -> dict[str, int]:
