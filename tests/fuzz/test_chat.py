@@ -131,7 +131,9 @@ def model(chat: Any) -> LLM:
     llm = LLM.__new__(LLM)
     tokenizer = Tokenizer(chat_template=chat, special_tokens_map={"bos_token": "<s>"})
     llm.engine = SimpleNamespace(  # type: ignore[assignment]
-        tokenizer=tokenizer, config=SimpleNamespace(max_prompt_bytes=MAX_PROMPT_BYTES)
+        tokenizer=tokenizer,
+        config=SimpleNamespace(max_prompt_bytes=MAX_PROMPT_BYTES),
+        intake=SimpleNamespace(tokenize_text=lambda text, add_special_tokens: list(text.encode())),
     )
     llm.generate = lambda prompts, *_: prompts  # type: ignore[method-assign, assignment, misc]
     return llm
