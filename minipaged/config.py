@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TypeGuard
 
 from .errors import InvalidConfigError
+from .sampling_params import shown
 
 _UNITS = {"": 1, "B": 1}
 _UNITS |= {f"{letter}B": 1000**power for power, letter in enumerate("KMGT", start=1)}
@@ -59,24 +60,27 @@ class EngineConfig:
             raise InvalidConfigError("kv_cache_memory must be more than 0 bytes")
         if not is_number(self.gpu_memory_utilization) or not 0 < self.gpu_memory_utilization <= 1:
             raise InvalidConfigError(
-                f"gpu_memory_utilization must be above 0 and at most 1, got {self.gpu_memory_utilization!r}"
+                "gpu_memory_utilization must be above 0 and at most 1, "
+                f"got {shown(self.gpu_memory_utilization)}"
             )
         if self.attention_backend not in BACKENDS:
             raise InvalidConfigError(
-                f"attention_backend must be one of {', '.join(BACKENDS)}, got {self.attention_backend!r}"
+                f"attention_backend must be one of {', '.join(BACKENDS)}, got {shown(self.attention_backend)}"
             )
         if not isinstance(self.check_invariants, bool):
-            raise InvalidConfigError(f"check_invariants must be True or False, got {self.check_invariants!r}")
+            raise InvalidConfigError(
+                f"check_invariants must be True or False, got {shown(self.check_invariants)}"
+            )
         if not is_integer(self.seed):
-            raise InvalidConfigError(f"seed must be an integer, got {self.seed!r}")
+            raise InvalidConfigError(f"seed must be an integer, got {shown(self.seed)}")
         if self.preemption_mode not in ("recompute", "swap"):
             raise InvalidConfigError(
-                f"preemption_mode must be recompute or swap, got {self.preemption_mode!r}"
+                f"preemption_mode must be recompute or swap, got {shown(self.preemption_mode)}"
             )
         if (self.preemption_mode == "swap") != (parse_bytes("swap_space", self.swap_space) > 0):
             raise InvalidConfigError(
                 f"preemption_mode='swap' and swap_space go together, such as swap_space='1GiB'; got "
-                f"preemption_mode={self.preemption_mode!r} and swap_space={self.swap_space!r}"
+                f"preemption_mode={shown(self.preemption_mode)} and swap_space={shown(self.swap_space)}"
             )
 
 
@@ -90,15 +94,15 @@ def parse_bytes(name: str, value: int | str) -> int:
             return math.floor(float(match[1]) * _UNITS[match[2].upper()])
     raise InvalidConfigError(
         f"{name} must be a number of bytes, or a number and a unit (KB, MB, GB, TB, KiB, MiB, GiB, TiB), "
-        f"got {value!r}"
+        f"got {shown(value)}"
     )
 
 
 def _check_positive(name: str, value: object, most: float = math.inf) -> None:
     if not is_integer(value) or value < 1:
-        raise InvalidConfigError(f"{name} must be a positive integer, got {value!r}")
+        raise InvalidConfigError(f"{name} must be a positive integer, got {shown(value)}")
     if value > most:
-        raise InvalidConfigError(f"{name} must be at most {most}, got {value}")
+        raise InvalidConfigError(f"{name} must be at most {most}, got {shown(value)}")
 
 
 def is_integer(value: object) -> TypeGuard[int]:

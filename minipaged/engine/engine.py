@@ -16,7 +16,7 @@ from ..config import EngineConfig
 from ..errors import EngineDeadError, InvalidConfigError, InvalidRequestError
 from ..models.loading import LoadedModel
 from ..outputs import CacheStats, CompletionOutput, RequestOutput
-from ..sampling_params import BeamSearchParams, SamplingParams
+from ..sampling_params import BeamSearchParams, SamplingParams, shown
 from .block_manager import REFERENCE, BlockManager, Parts
 from .decoding import FATAL_ERRORS, Decoder, describe
 from .inbox import Inbox
@@ -80,7 +80,7 @@ class LLMEngine:
         Raises InvalidRequestError, with nothing queued, for what can never be served or is one too many.
         """
         if not isinstance(request_id, str):
-            raise InvalidRequestError(f"request_id must be a string, got {request_id!r}")
+            raise InvalidRequestError(f"request_id must be a string, got {shown(request_id)}")
         with self._entry_lock:
             self._refuse_if_dead()
             if request_id in self._inbox:
@@ -258,7 +258,8 @@ def _max_model_len(config: EngineConfig, loaded: LoadedModel) -> int:
         return loaded.max_model_len
     if config.max_model_len > loaded.max_model_len:
         raise InvalidConfigError(
-            f"max_model_len={config.max_model_len} is beyond the model's own limit of {loaded.max_model_len}"
+            f"max_model_len={shown(config.max_model_len)} is beyond the model's own limit of "
+            f"{loaded.max_model_len}"
         )
     return config.max_model_len
 

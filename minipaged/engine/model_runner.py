@@ -18,6 +18,7 @@ from ..models.loading import LoadedModel
 from ..reference.block_table import num_blocks_for
 from ..reference.copy_on_write import independent_copies
 from ..reference.kv_cache_size import blocks_that_fit
+from ..sampling_params import shown
 from . import huge_pages
 from .backends import get_backend
 from .batch import Batch, BatchBuilder
@@ -105,12 +106,12 @@ class ModelRunner:
         num_blocks = blocks_that_fit(parse_bytes(name, size), self.block_size, self.shape.bytes_per_token)
         if num_blocks == 0:
             raise InvalidConfigError(
-                f"{name}={size!r} does not hold one block: a block of {self.block_size} tokens of this model "
-                f"takes {self.block_size * self.shape.bytes_per_token} bytes"
+                f"{name}={shown(size)} does not hold one block: a block of {self.block_size} tokens of this "
+                f"model takes {self.block_size * self.shape.bytes_per_token} bytes"
             )
         if num_blocks > LARGEST:
             raise InvalidConfigError(
-                f"{name}={size!r} holds {num_blocks} blocks, at most {LARGEST} can be used"
+                f"{name}={shown(size)} holds {shown(num_blocks)} blocks, at most {LARGEST} can be used"
             )
         return num_blocks
 

@@ -19,7 +19,7 @@ import transformers
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PretrainedConfig
 
 from ..errors import BackendUnavailableError, InvalidConfigError, MinipagedError, ModelNotSupportedError
-from ..sampling_params import SamplingParams
+from ..sampling_params import SamplingParams, shown
 from .facts import eos_token_ids, length_limit, position_limit, sampling_defaults, vocabulary
 from .quiet import quiet_libraries
 from .source import ModelSource, find_model
@@ -70,8 +70,8 @@ def load_model(
     BackendUnavailableError for a CUDA device that isn't there.
     """
     target = _device(device)
-    if dtype != "auto" and dtype not in DTYPES:
-        raise InvalidConfigError(f"dtype must be one of {', '.join(['auto', *DTYPES])}; got {dtype!r}")
+    if not isinstance(dtype, str) or dtype not in ("auto", *DTYPES):
+        raise InvalidConfigError(f"dtype must be one of {', '.join(['auto', *DTYPES])}; got {shown(dtype)}")
     with quiet_libraries():
         source = find_model(str(model))
     with quiet_libraries(bars=not Path(source.location).exists()):

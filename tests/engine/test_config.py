@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from minipaged import LLM
 from minipaged.config import EngineConfig, parse_bytes
 from minipaged.errors import InvalidConfigError
 
@@ -67,3 +70,24 @@ def test_swapping_needs_both_its_settings(half: dict[str, Any]) -> None:
     with pytest.raises(InvalidConfigError, match="preemption_mode='swap' and swap_space go together"):
         EngineConfig(**half)
     EngineConfig(preemption_mode="swap", swap_space="1GiB")
+
+
+@pytest.mark.parametrize(
+    "name", ["num_blocks", "max_model_len", "kv_cache_memory", "block_size", "max_num_seqs"]
+)
+def test_a_number_that_python_does_not_write_out_is_refused_in_a_short_line(
+    name: str, tiny_model: Callable[[str], Path]
+) -> None:
+    for value in (10**5000, -(10**5000)):
+        with pytest.raises(InvalidConfigError, match=name) as refused:
+            LLM(
+                str(tiny_model("llama")),
+                device="cpu",
+                **(({} if name == "kv_cache_memory" else {"num_blocks": 8}) | {name: value}),
+            )
+        assert len(str(refused.value)) < 200
+
+
+def test_a_dtype_that_is_no_name_is_refused(tiny_model: Callable[[str], Path]) -> None:
+    with pytest.raises(InvalidConfigError, match=r"dtype must be one of auto, float32.*got \['x'\]"):
+        LLM(str(tiny_model("llama")), dtype=["x"])  # type: ignore[arg-type]
