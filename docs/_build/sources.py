@@ -8,7 +8,7 @@ from pathlib import Path
 
 from docstrings import as_code
 
-FOLDERS = ("reference", "kernels", "minipaged")
+FOLDERS = ("reference", "kernels", "minipaged", "minipaged/engine")
 ROOT = Path(__file__).parents[2]
 UNSEARCHED = "search:\n  exclude: true\n"  # pages that aren't the site's own
 
