@@ -99,7 +99,6 @@ class TestFacts:
             "vocab_size": 64,
             "num_embeddings": 64,
             "num_layers": 2,
-            "num_attention_heads": 4,
             "num_kv_heads": 2,
             "head_dim": 16,
             "default_params": SamplingParams(),
@@ -509,8 +508,9 @@ class TestNames:
         save_llama(tmp_path / "someone" / "some-model")
         listing = SimpleNamespace(siblings=[SimpleNamespace(rfilename="config.json")])
         monkeypatch.setattr(huggingface_hub, "model_info", lambda model, **_: listing)
-        monkeypatch.setattr("minipaged.models.source.Path.is_dir", lambda path: False)
-        monkeypatch.setattr("minipaged.models.source.Path.exists", lambda path: False)
+        nothing = {name: lambda path: False for name in ("isfile", "isdir", "exists")}
+        no_files = SimpleNamespace(path=SimpleNamespace(expanduser=str, **nothing))
+        monkeypatch.setattr("minipaged.models.source.os", no_files)
         monkeypatch.chdir(tmp_path)
         loaded = load_model("someone/some-model")
         assert (loaded.name, loaded.tokenizer) == ("someone/some-model", None)
