@@ -2,7 +2,7 @@
 
 Three kinds: a real SIGINT, which the engine puts off until its step is done; KeyboardInterrupt raised at
 the line itself, as by a second Ctrl-C; and TimeoutError, as a caller's signal handler raises it. `make fuzz`
-tries 2,000 of them.
+tries 3,000 of them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from minipaged import LLM
 from minipaged.engine.interrupts import interrupts_wait
 from minipaged.errors import InvalidRequestError
 
-TIMES = how_often(60, 2000)
+TIMES = how_often(60, 3000)
 PACKAGE = str(Path(minipaged.__file__).resolve().parent)
 TOP = str(Path(PACKAGE).parent)
 Line = tuple[str, int]
