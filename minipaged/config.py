@@ -27,8 +27,8 @@ class EngineConfig:
     leaves on a GPU, and 1 GiB on a CPU. max_num_batched_tokens: tokens one step may compute.
     max_num_seqs: sequences one step may hold. max_model_len: limit of prompt + output. preemption_mode:
     "recompute", or "swap" to host memory of `swap_space` bytes (recomputation where that is full).
-    max_num_waiting: unfinished requests beyond which more are refused. max_prompt_bytes: of a prompt's text.
-    check_invariants: prove after every step that no block is lost, which takes time.
+    max_num_unfinished: so many unfinished requests, and more are refused. max_prompt_bytes: of a prompt's
+    text. check_invariants: prove after every step that no block is lost, which takes time.
     """
 
     block_size: int = 16
@@ -42,7 +42,7 @@ class EngineConfig:
     attention_backend: str = "auto"
     preemption_mode: str = "recompute"
     swap_space: int | str = 0
-    max_num_waiting: int = 10_000
+    max_num_unfinished: int = 10_000
     max_prompt_bytes: int = 4 << 20
     check_invariants: bool = False
     seed: int = 0
@@ -50,7 +50,7 @@ class EngineConfig:
     def __post_init__(self) -> None:
         for name in ("block_size", "max_num_seqs", "max_num_batched_tokens"):
             _check_positive(name, getattr(self, name), LARGEST)
-        for name in ("max_num_waiting", "max_prompt_bytes"):
+        for name in ("max_num_unfinished", "max_prompt_bytes"):
             _check_positive(name, getattr(self, name))
         if self.num_blocks is not None:
             _check_positive("num_blocks", self.num_blocks, LARGEST)
@@ -82,6 +82,14 @@ class EngineConfig:
                 f"preemption_mode='swap' and swap_space go together, such as swap_space='1GiB'; got "
                 f"preemption_mode={shown(self.preemption_mode)} and swap_space={shown(self.swap_space)}"
             )
+
+    def model_len(self, limit: int) -> int:
+        """`max_model_len`, or the model's own `limit`. Raises InvalidConfigError where it is beyond that."""
+        if self.max_model_len is not None and self.max_model_len > limit:
+            raise InvalidConfigError(
+                f"max_model_len={shown(self.max_model_len)} is beyond the model's own limit of {limit}"
+            )
+        return self.max_model_len or limit
 
 
 def parse_bytes(name: str, value: int | str) -> int:

@@ -41,6 +41,10 @@ class EngineInUseError(MinipagedError, RuntimeError):
     """Another caller of the engine's `step` took the outputs that a call waits for."""
 
 
+class PolicyError(MinipagedError, RuntimeError):
+    """A scheduling policy raised, or its answer is none: a request dropped, repeated or made up."""
+
+
 class BrokenPoolError(MinipagedError, RuntimeError):
     """The books of the pool don't add up: a block is lost, or two that don't know of each other use it."""
 

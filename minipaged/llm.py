@@ -23,6 +23,7 @@ from .outputs import CacheStats, RequestOutput
 from .sampling_params import BeamSearchParams, SamplingParams
 
 Prompt = str | Sequence[int]
+OWN_PARTS = ("policy", "parts", "block_manager_class")  # arguments of LLMEngine
 
 logger = logging.getLogger(__name__)
 
@@ -31,18 +32,19 @@ class LLM:
     """A model served through a paged KV cache. Calls from several threads are served one after another.
 
     model: "smollm2-135m" (fetched once, 93 MB), a Hugging Face id, or a folder. dtype: "auto" is the
-    checkpoint's own on a GPU and float32 on a CPU. device: "auto", "cpu" or "cuda". The other arguments are
-    those of `minipaged.config.EngineConfig`, and who keeps the books: `parts=Parts(allocator_class=...)` with
-    a class of your own (minipaged.engine.block_manager), or a whole `block_manager_class`.
+    checkpoint's own on a GPU and float32 on a CPU. device: "auto", "cpu" or "cuda". policy: who starts next
+    and who gives way, such as `Priority()`; by default first come, first served. parts: classes of your own
+    that keep the blocks, such as `Parts(allocator_class=...)`; or a whole `block_manager_class`. The other
+    arguments are those of `minipaged.config.EngineConfig`.
     """
 
     def __init__(
         self, model: str = "smollm2-135m", *, dtype: str = "auto", device: str = "auto", **settings: Any
     ) -> None:
-        books = {name: settings.pop(name) for name in ("parts", "block_manager_class") if name in settings}
+        own = {name: settings.pop(name) for name in OWN_PARTS if name in settings}
         config = EngineConfig(**settings)
         loaded = load_model(model, dtype=dtype, device=device, attn_implementation=ATTENTION_NAME)
-        self.engine = LLMEngine(loaded, config, **books)
+        self.engine = LLMEngine(loaded, config, **own)
         self._numbers = count()
         self._serving = RLock()
         if changed := changed_parameters(loaded.default_params):

@@ -10,6 +10,7 @@ from collections import deque
 from threading import RLock
 from typing import NamedTuple
 
+from ..errors import InvalidRequestError
 from .request import Request
 
 
@@ -40,6 +41,16 @@ class Inbox:
     def is_empty(self) -> bool:
         """Whether no request is unfinished and no event is left."""
         return not (self._requests or self._events)
+
+    def refuse(self, request_id: str, max_num_unfinished: int) -> None:
+        """Raise InvalidRequestError for an id in use, and for one request too many."""
+        if request_id in self:
+            raise InvalidRequestError(f"request_id {request_id!r} is in use by an unfinished request")
+        if len(self) >= max_num_unfinished:
+            raise InvalidRequestError(
+                f"{len(self)} requests are unfinished: max_num_unfinished={max_num_unfinished} allows no "
+                "more, wait until one ends"
+            )
 
     def add(self, request: Request) -> None:
         """Let a request enter. Its id must be free."""

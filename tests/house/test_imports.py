@@ -139,6 +139,35 @@ def test_importing_the_reference_loads_nothing_heavy(module: str, tmp_path: Path
     assert not HEAVY & set(loaded)
 
 
+def test_scheduler_and_block_manager_run_on_the_standard_library_alone(tmp_path: Path) -> None:
+    """As they do in a browser: every other package is blocked, and two requests are planned and served."""
+    code = """
+import sys
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] not in {*sys.stdlib_module_names, "minipaged"}:
+            raise ImportError(f"{name} is not in the standard library")
+
+sys.meta_path[:] = [Blocked(), *sys.meta_path]
+from minipaged.engine.block_manager import BlockManager
+from minipaged.engine.policies import ShortestFirst
+from minipaged.engine.request import Request, Sequence
+from minipaged.engine.scheduler import Scheduler
+from minipaged.sampling_params import SamplingParams
+
+blocks = BlockManager(4, 4)
+scheduler = Scheduler(blocks, max_num_seqs=8, max_num_batched_tokens=8, policy=ShortestFirst())
+for name, length in (("A", 9), ("B", 5)):
+    tokens = list(range(length))
+    chain, table = blocks.new_chain(tokens, None), blocks.new_table()
+    sequence = Sequence(tokens, chain, table, None, num_prompt_tokens=length, seed=0)
+    scheduler.waiting.append(Request(name, None, tokens, SamplingParams(), 1, [sequence], None))
+print([(row.request.request_id, row.start, row.stop) for row in scheduler.schedule().rows])
+"""
+    assert run(code, cwd=tmp_path) == "[('B', 0, 5)]"
+
+
 def test_transformers_runs_in_the_root_beside_a_folder_called_kernels() -> None:
     """transformers looks for a distribution called kernels and, here, meets our folder of that name."""
     code = """
