@@ -46,7 +46,7 @@ def decode_attention(
     if context_length <= 0:
         return [[0.0] * len(vector) for vector in query]
     group_size = len(query) // len(key_cache[block_table[0]][0])
-    first = _first_visible(context_length, window)
+    first = max(0, context_length - window) if window is not None else 0
     outputs = []
     for head, vector in enumerate(query):
         kv_head = head // group_size
@@ -141,10 +141,6 @@ def _dot(left: Vector, right: Vector) -> float:
 
 def _bent(score: float, softcap: float | None) -> float:
     return softcap * tanh(score / softcap) if softcap is not None else score
-
-
-def _first_visible(context_length: int, window: int | None) -> int:
-    return max(0, context_length - window) if window is not None else 0
 
 
 def _check_options(window: int | None, softcap: float | None) -> None:

@@ -143,25 +143,3 @@ def write_kv(
             block, offset = divmod(slot, block_size)
             key_cache[block][offset] = deepcopy(key)  # the caller may use its buffer again
             value_cache[block][offset] = deepcopy(value)
-
-
-def token_address(
-    block: int,
-    layer: int,
-    kv: int,
-    offset: int,
-    *,
-    num_layers: int,
-    block_size: int,
-    num_kv_heads: int,
-    head_dim: int,
-    bytes_per_value: int,
-) -> int:
-    """Byte address, from the start of a block-major pool, of one token's K (kv=0) or V (kv=1).
-
-    The pool is [num_blocks, num_layers, 2, block_size, num_kv_heads, head_dim]. Within one layer's K or V
-    this is the paper's formula: base(block) + offset * num_kv_heads * head_dim * bytes_per_value.
-    """
-    token_bytes = num_kv_heads * head_dim * bytes_per_value
-    base = ((block * num_layers + layer) * 2 + kv) * block_size * token_bytes
-    return base + offset * token_bytes

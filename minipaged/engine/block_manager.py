@@ -94,12 +94,12 @@ class BlockManager:
         `num_spare_blocks` would be left.
         """
         plan = self._plan(sequences)
-        hits = [block for admission in plan for block in admission.hits]
+        cached = [block for admission in plan for block in admission.hits]
         num_new = sum(admission.num_blocks - admission.num_shared for admission in plan)
-        available = num_available_after(hits, self.cache)
+        available = num_available_after(cached, self.cache)
         if num_new + num_spare_blocks > available:
             raise OutOfBlocksError(num_new + num_spare_blocks, available)
-        self.cache.share(hits)  # before `allocate` evicts them
+        self.cache.share(cached)  # before `allocate` evicts them
         new = iter(self.cache.allocate(num_new))
         for sequence, hits, owner, num_shared, num_blocks in plan:
             if owner is not None:

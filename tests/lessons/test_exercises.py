@@ -20,7 +20,7 @@ each_lesson = pytest.mark.parametrize("lesson", COURSE.lessons, ids=lambda lesso
 LEFT_OUT = {
     3: {"BlockAllocator.retain", "BlockAllocator.release", "BlockAllocator.can_reuse"}
     | {"BlockAllocator.num_cached", "cached", "retained"},
-    4: {"_bent", "_check_options", "_first_visible", "window", "softcap"},
+    4: {"_bent", "_check_options", "window", "softcap"},
     7: {"PrefixChain.fork"},
     8: {"_move"},
     9: {"_held_back", "Scheduler.start_over", "start_over"},
