@@ -107,6 +107,11 @@ class Outcome:
         self.first_tokens.append(first_token)
         self.num_tokens += num_tokens * num_sequences
 
+    def count_shared(self, step: Schedule, scheduler: Scheduler) -> None:
+        """Take in how many blocks are in use, and how many table entries name them."""
+        self._num_used += scheduler.blocks.allocator.num_in_use
+        self._num_named += sum(len(row.sequence.table.blocks) for row in step.rows)
+
     def look(self, scheduler: Scheduler, seconds: float) -> None:
         """Account for all slots, for the `seconds` until the next look."""
         waiting = scheduler.waiting[0] if scheduler.waiting else None
@@ -134,29 +139,21 @@ def simulate(
     which no step can hold a request. most: where the normalized latencies sum up to more, whoever asks knows
     enough, and the rest is left.
     """
-    if not 1 <= way.width <= scheduler.max_num_running or any(len(search) < 2 for search in way.searches):
-        raise InvalidConfigError(
-            f"width must be from 1 to the {scheduler.max_num_running} sequences of a step, got {way.width}, "
-            "and a recorded search at least two steps long"
-        )
+    _check_way(way, scheduler.max_num_running)
     outcome = Outcome(scheduler.blocks.num_blocks * scheduler.blocks.block_size)
-    clock, seconds_since_look, number = 0.0, 0.0, 0
-    last = -math.inf
-    upcoming = next(arrivals, None)
+    clock, seconds_since_look = 0.0, 0.0
+    upcoming = _Upcoming(arrivals)
     while outcome.sum_of_normalized <= most:
-        while upcoming is not None and upcoming[0] <= clock:
-            # The scheduler merges its queues by these, so that no two may come at the same time.
-            last = max(upcoming[0], math.nextafter(last, math.inf))
-            scheduler.waiting.append(make_request(scheduler.blocks, number, last, upcoming[1], way))
-            upcoming, number = next(arrivals, None), number + 1
+        for number, arrival, lengths in upcoming.take(clock):
+            scheduler.waiting.append(make_request(scheduler.blocks, number, arrival, lengths, way))
         step = scheduler.schedule()
         for request in step.outgrown:
             scheduler.finish(request)
             outcome.num_refused += 1
         if step.is_empty:
-            if upcoming is None:
+            if upcoming.next is None:
                 break
-            clock = upcoming[0]
+            clock = upcoming.next[0]
             continue
         if observe is not None:
             observe(step)
@@ -168,11 +165,38 @@ def simulate(
             seconds_since_look = 0.0
         _count(outcome, step, scheduler, seconds)
         if way.width > 1:
-            outcome._num_used += scheduler.blocks.allocator.num_in_use
-            outcome._num_named += sum(len(row.sequence.table.blocks) for row in step.rows)
+            outcome.count_shared(step, scheduler)
         _advance(step, scheduler, clock, outcome, way)
     outcome.seconds = clock
     return outcome
+
+
+def _check_way(way: Way, max_num_running: int) -> None:
+    if not 1 <= way.width <= max_num_running or any(len(search) < 2 for search in way.searches):
+        raise InvalidConfigError(
+            f"width must be from 1 to the {max_num_running} sequences of a step, got {way.width}, "
+            "and a recorded search at least two steps long"
+        )
+
+
+class _Upcoming:
+    """The arrivals that are still to come, numbered. `next` is the first of them."""
+
+    def __init__(self, arrivals: Iterator[tuple[float, Lengths]]) -> None:
+        self._arrivals = arrivals
+        self._number = 0
+        self._last = -math.inf
+        self.next = next(arrivals, None)
+
+    def take(self, clock: float) -> Iterator[tuple[int, float, Lengths]]:
+        """Yield number, arrival time and lengths of those that have come by now.
+
+        The scheduler orders requests by arrival time, so no two get the same.
+        """
+        while self.next is not None and self.next[0] <= clock:
+            self._last = max(self.next[0], math.nextafter(self._last, math.inf))
+            yield self._number, self._last, self.next[1]
+            self.next, self._number = next(self._arrivals, None), self._number + 1
 
 
 def make_request(
