@@ -25,10 +25,7 @@ from .request import Sequence
 
 @dataclass(frozen=True)
 class Parts:
-    """Who keeps the books: the classes and functions of minipaged.reference, or others in their place.
-
-    Each has the name, the arguments and the promises of the one that it stands for.
-    """
+    """What keeps the blocks: minipaged.reference's own, or others with the same arguments and promises."""
 
     allocator_class: type[BlockAllocator] = BlockAllocator
     block_table_class: type[BlockTable] = BlockTable

@@ -241,9 +241,8 @@ class Scheduler:
 
 def _held_back(request: Request, budget: int) -> int:
     """Beams are compared with each other, so none computes its last token before all of them can."""
-    if request.beam_search is None:
-        return 0
-    return int(sum(sequence.num_uncomputed_tokens for sequence in request.unfinished) > budget)
+    num_uncomputed = sum(sequence.num_uncomputed_tokens for sequence in request.unfinished)
+    return int(request.beam_search is not None and num_uncomputed > budget)
 
 
 def _is_prefill(request: Request) -> bool:
