@@ -15,7 +15,7 @@ LONGEST = {
     "minipaged/course": 250,
     "minipaged/engine": 250,
     "minipaged/models": 320,
-    "minipaged/simulator": 320,
+    "minipaged/simulator": 250,
     "minipaged/terminal": 250,
     "minipaged/view": 250,
     "benchmarks": 320,
