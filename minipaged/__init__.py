@@ -1,7 +1,7 @@
 """minipaged: PagedAttention you can run.
 
-Every concept of the paper stands twice, as plain Python (`minipaged.reference`) and as a kernel
-(`minipaged.kernels`); a small engine made of the same parts serves real Hugging Face models. Importing the
+Every concept of the paper is plain Python (`minipaged.reference`), and six are kernels as well
+(`minipaged.kernels`). A small engine made of these parts serves real Hugging Face models. Importing the
 package loads no torch: the engine's names are fetched when first used.
 """
 
