@@ -25,7 +25,7 @@ TILE = 256  # entries that a program works on at once
 
 @triton.jit
 def _tile_of_entries(block_ptr, tile, num_entries, TILE: tl.constexpr):
-    """Numbers and blocks of a tile of entries, counted from the last entry, since `free` begins there."""
+    """Return numbers and blocks of a tile of entries, numbered from the last one on: `free` begins there."""
     entries = tile * TILE + tl.arange(0, TILE)
     blocks = tl.load(block_ptr + num_entries - 1 - entries, mask=entries < num_entries, other=-1)
     return entries, blocks
@@ -36,9 +36,10 @@ def _note_kernel(
     block_ptr, count_ptr, retained_ptr, change_ptr, last_ptr, refused_ptr, num_entries,
     STEP: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """Note that the count of each block named is to change by STEP; lower `refused` by each wrong entry.
+    """Note that the count of a block is to change by STEP for each entry, and lower `refused` by wrong ones.
 
-    No count changes yet. `last` gets the last entry that gives a block up: it stands for all of them later.
+    No count changes yet. Several entries may give up one block: the last of them, which `last` keeps, says
+    later when the block fell to zero.
     """
     entries, blocks = _tile_of_entries(block_ptr, tl.program_id(0), num_entries, TILE)
     named = blocks >= 0
@@ -54,7 +55,7 @@ def _note_kernel(
 
 @triton.jit
 def _apply_kernel(block_ptr, count_ptr, change_ptr, refused_ptr, num_entries, TILE: tl.constexpr):
-    """Add to each count the change noted for it, unless all was refused; leave no change noted."""
+    """Add to each count the change noted for it, unless `refused` says no; leave no change noted."""
     _, blocks = _tile_of_entries(block_ptr, tl.program_id(0), num_entries, TILE)
     # Of the entries that name a block, one gets its whole change, and the others get 0.
     change = tl.atomic_xchg(change_ptr + blocks, 0, mask=blocks >= 0)
@@ -75,9 +76,9 @@ def _push_kernel(
     allowed = tl.load(refused_ptr) == 0
     for tile in range(0, tl.cdiv(num_entries, TILE)):
         entries, blocks = _tile_of_entries(block_ptr, tile, num_entries, TILE)
-        stands = (blocks >= 0) & (tl.load(last_ptr + blocks, mask=blocks >= 0, other=-1) == entries)
-        tl.store(last_ptr + blocks, -1, mask=stands)
-        users = tl.load(count_ptr + blocks, mask=stands, other=1)
+        last = (blocks >= 0) & (tl.load(last_ptr + blocks, mask=blocks >= 0, other=-1) == entries)
+        tl.store(last_ptr + blocks, -1, mask=last)
+        users = tl.load(count_ptr + blocks, mask=last, other=1)
         fell = tl.where(allowed, users == 0, False)
         tl.store(unused_ptr + num_unused + tl.cumsum(fell.to(tl.int32)) - 1, blocks, mask=fell)
         num_unused += tl.sum(fell.to(tl.int32))

@@ -43,7 +43,7 @@ def _take_kernel(
     table_ptr, length_ptr, taken_ptr, top_ptr, stack_ptr, count_ptr, row_stride, column_stride,
     TILE: tl.constexpr,
 ):  # fmt: skip
-    """Append the blocks of one row to its table: from its own top of the stack downwards."""
+    """Take the blocks of one row, from its own top of the stack downwards, and append them to its table."""
     row = tl.program_id(0).to(tl.int64)
     taken, top = tl.load(taken_ptr + row), tl.load(top_ptr + row).to(tl.int64)
     table_ptr += row * row_stride + tl.load(length_ptr + row) * column_stride

@@ -39,7 +39,7 @@ def _gather_kernel(
 
 @triton.jit
 def _next_entries(tokens_ptr, beams, mask, max_blocks, BLOCK_SIZE: tl.constexpr):
-    """The entries of the new tables whose blocks get the next tokens; -1 where a new block will get it."""
+    """Return the entries that name the blocks of the next tokens, -1 where the last block is full."""
     tokens = tl.load(tokens_ptr + beams, mask=mask, other=0)
     entries = beams.to(tl.int64) * max_blocks + tokens // BLOCK_SIZE
     return tl.where(tokens % BLOCK_SIZE > 0, entries, -1)
@@ -50,10 +50,11 @@ def _find_copies_kernel(
     table_ptr, tokens_ptr, count_ptr, change_ptr, refused_ptr, copied_ptr, max_blocks,
     BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """Which entry of its table a new beam must have copied, one program per beam. -1 stays where none.
+    """Find the entry whose block a new beam must copy before it writes: one program per new beam.
 
-    Beams write in their order, and each that gets a copy leaves the shared block. So a beam finds there the
-    users that the block will have, less the writers before it. If it is then alone, it writes in place.
+    Beams write in their order, and a beam that gets a copy no longer uses the shared block. So a beam shares
+    its block with the users that it will have, less the writers before this beam. A beam that is alone in
+    its block by then keeps it, and its entry stays -1.
     """
     if tl.load(refused_ptr) != 0:
         return
@@ -75,7 +76,7 @@ def _take_copies_kernel(
     copied_ptr, table_ptr, stack_ptr, free_count_ptr, count_ptr, source_ptr, destination_ptr, refused_ptr,
     TILE: tl.constexpr,
 ):  # fmt: skip
-    """Take a block for each entry to be copied, list both, and repoint the entry: one program per beam."""
+    """Take a block for the entry to be copied, list the pair, repoint the entry: one program per new beam."""
     beam = tl.program_id(0)
     entry = tl.load(copied_ptr + beam)
     if (entry < 0) | (tl.load(refused_ptr) != 0):
@@ -110,7 +111,7 @@ def reorder_beams(
 ) -> Reordered:
     """Replace beams by new ones: new beam i continues beam parents[i] (paper section 4.4).
 
-    Several requests may share a launch: their beams are rows of one table. A parent named several times is
+    Several requests may share a call: their beams are rows of one table. A parent named several times is
     forked, one not named is pruned. The pairs (source, destination) are to be copied by `copy_blocks` before
     anything is written; the old tables are not to be used again.
 
@@ -145,7 +146,7 @@ def reorder_beams(
 def _gather(
     block_tables: Tensor, num_tokens: Tensor, parents: Tensor, refused: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The tables and numbers of tokens of the new beams; `refused` falls by the parents that aren't there."""
+    """Return the new beams' tables and numbers of tokens; lower `refused` by the parents that are no rows."""
     old_beams, max_blocks = block_tables.shape
     new_tables, new_tokens = parents.new_empty(len(parents), max_blocks), parents.new_empty(len(parents))
     with torch.cuda.device_of(parents):
@@ -159,7 +160,7 @@ def _gather(
 def _find_copies(
     new_tables: Tensor, new_tokens: Tensor, allocator: BlockAllocator, refused: Tensor, block_size: int
 ) -> Tensor:
-    """int64 [new_beams]: the entry of all the tables that each beam must have copied, or -1."""
+    """Return int64 [new_beams]: the entry of the flattened tables that a beam must have copied, or -1."""
     new_beams, max_blocks = new_tables.shape
     copied = torch.full((new_beams,), -1, dtype=torch.int64, device=new_tables.device)
     with torch.cuda.device_of(new_tables):
@@ -171,7 +172,8 @@ def _find_copies(
 
 
 def _verdict(allocator: BlockAllocator, copied: Tensor, refused: Tensor) -> Tensor:
-    """`refused`, or how many blocks the copies lack in what is free and what the old beams give up."""
+    """Return `refused`, or how many blocks the copies lack: they may use those that the old beams give up."""
+    # Torch reads the whole pool here, 12 bytes per block, instead of one more kernel that reads the tables.
     fell = (allocator.changes < 0) & (allocator.counts + allocator.changes == 0)
     available = allocator.free_count + (fell & (allocator.retained == 0)).sum()
     missing = ((copied >= 0).sum() - available).clamp(min=0).to(torch.int32)
@@ -181,7 +183,7 @@ def _verdict(allocator: BlockAllocator, copied: Tensor, refused: Tensor) -> Tens
 def _take_copies(
     new_tables: Tensor, copied: Tensor, allocator: BlockAllocator, refused: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Sources and destinations of the copies, taken from the free stack unless all is refused."""
+    """Return sources and destinations of the copies, taken from the free stack unless all is refused."""
     sources, destinations = new_tables.new_full((2, len(copied)), -1)
     with torch.cuda.device_of(new_tables):
         _take_copies_kernel[(len(copied),)](
