@@ -77,7 +77,7 @@ def _push_kernel(
     for tile in range(0, tl.cdiv(num_entries, TILE)):
         entries, blocks = _tile_of_entries(block_ptr, tile, num_entries, TILE)
         last = (blocks >= 0) & (tl.load(last_ptr + blocks, mask=blocks >= 0, other=-1) == entries)
-        tl.store(last_ptr + blocks, -1, mask=last)
+        tl.store(last_ptr + blocks, -1, mask=last)  # an earlier entry that reads -1 isn't the last one either
         users = tl.load(count_ptr + blocks, mask=last, other=1)
         fell = tl.where(allowed, users == 0, False)
         tl.store(unused_ptr + num_unused + tl.cumsum(fell.to(tl.int32)) - 1, blocks, mask=fell)

@@ -59,7 +59,7 @@ def _find_copies_kernel(
     if tl.load(refused_ptr) != 0:
         return
     beam = tl.program_id(0)
-    entry = _next_entries(tokens_ptr, beam, beam >= 0, max_blocks, BLOCK_SIZE)
+    entry = _next_entries(tokens_ptr, beam, beam >= 0, max_blocks, BLOCK_SIZE)  # a mask that is always true
     block = tl.load(table_ptr + entry, mask=entry >= 0, other=-1)
     users = tl.load(count_ptr + block, mask=entry >= 0, other=0)
     users += tl.load(change_ptr + block, mask=entry >= 0, other=0)
