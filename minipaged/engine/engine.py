@@ -18,7 +18,8 @@ from ..models.loading import LoadedModel
 from ..outputs import CacheStats, CompletionOutput, RequestOutput
 from ..sampling_params import BeamSearchParams, SamplingParams, shown
 from .block_manager import REFERENCE, BlockManager, Parts
-from .decoding import FATAL_ERRORS, Decoder, describe
+from .decoding import Decoder
+from .endings import FATAL_ERRORS, describe
 from .inbox import Inbox
 from .intake import Intake
 from .interrupts import interrupts_wait

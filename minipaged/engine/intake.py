@@ -18,7 +18,7 @@ from ..config import EngineConfig
 from ..errors import InvalidRequestError
 from ..models.loading import LoadedModel
 from ..sampling_params import BeamSearchParams, SamplingParams, shown
-from .beam_search import BeamSearch
+from .beam_scores import BeamSearch
 from .block_manager import BlockManager
 from .detokenizer import IncrementalDetokenizer
 from .request import Request, Sequence

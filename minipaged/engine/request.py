@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from ..reference.block_table import BlockTable
 from ..reference.prefix_cache import PrefixChain
 from ..sampling_params import SamplingParams
-from .beam_search import BeamSearch
+from .beam_scores import BeamSearch
 from .detokenizer import IncrementalDetokenizer
 
 
