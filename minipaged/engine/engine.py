@@ -20,9 +20,8 @@ from ..sampling_params import BeamSearchParams, SamplingParams, shown
 from .block_manager import REFERENCE, BlockManager, Parts
 from .decoding import Decoder
 from .endings import FATAL_ERRORS, describe
-from .inbox import Inbox
+from .inbox import Inbox, interrupts_wait
 from .intake import Intake
-from .interrupts import interrupts_wait
 from .model_runner import ModelRunner
 from .request import Request, Sequence
 from .scheduler import Schedule, Scheduler
