@@ -13,9 +13,8 @@ class StopMatcher:
     Computing 6(2), 1977). The most of any string is what must be held back.
     """
 
-    def __init__(self, strings: Sequence[str], include_found: bool = False) -> None:
+    def __init__(self, strings: Sequence[str]) -> None:
         self.found: str | None = None
-        self._include_found = include_found
         self._strings = sorted(strings, key=len, reverse=True)  # of those that end together the longest wins
         self._borders = [_borders(string) for string in self._strings]
         self._matched = [0] * len(self._strings)  # so many characters of each string end the text
@@ -33,8 +32,8 @@ class StopMatcher:
             complete = self._step(character)
             if armed and complete is not None:
                 self.found = complete
-                return self._release(len(self._held) - (0 if self._include_found else len(complete)))
-        return self._release(len(self._held) - (0 if self._include_found else max(self._matched)))
+                return self._release(len(self._held) - len(complete))
+        return self._release(len(self._held) - max(self._matched))
 
     def flush(self) -> str:
         """Return what was held back: the text has ended, and no stop string came of it."""
