@@ -53,7 +53,7 @@ class IncrementalDetokenizer:
     @property
     def stopped(self) -> str | None:
         """The stop string that was found, or None."""
-        return self._matcher.found if self._matcher else None
+        return self._matcher.match if self._matcher else None
 
     def add(self, token_id: int) -> str:
         """Take in the next token and return the text that is now certain; nothing after a stop string."""

@@ -14,7 +14,7 @@ class StopMatcher:
     """
 
     def __init__(self, strings: Sequence[str]) -> None:
-        self.found: str | None = None
+        self.match: str | None = None
         self._strings = sorted(strings, key=len, reverse=True)  # of those that end together the longest wins
         self._borders = [_borders(string) for string in self._strings]
         self._matched = [0] * len(self._strings)  # so many characters of each string end the text
@@ -25,20 +25,20 @@ class StopMatcher:
 
         shown: False for text that is searched but never returned.
         """
-        if self.found is not None:
+        if self.match is not None:
             return ""
         for character in text:
             self._held.append(character if shown else "")
             complete = self._step(character)
             if armed and complete is not None:
-                self.found = complete
+                self.match = complete
                 return self._release(len(self._held) - len(complete))
         return self._release(len(self._held) - max(self._matched))
 
     def flush(self) -> str:
         """Return what was held back: the text has ended, and no stop string came of it."""
         self._matched = [0] * len(self._strings)
-        return "" if self.found is not None else self._release(len(self._held))
+        return "" if self.match is not None else self._release(len(self._held))
 
     def _release(self, count: int) -> str:
         released, self._held = self._held[:count], self._held[count:]

@@ -27,6 +27,12 @@ TIME_LIMIT = 5.0  # seconds; a template of a real model takes a thousandth of on
 MEMORY_LIMIT = 128 << 20  # bytes
 MOST_IDLE = 4  # processes kept for the next call
 BYTES_PER_BYTE = 32  # of messages: Python holds a text in up to 4 bytes for each character, several times
+_ERRORS: dict[str, tuple[type[InvalidRequestError | ModelNotSupportedError], str]] = {
+    "refused": (InvalidRequestError, "refuses these messages: "),
+    "failed": (InvalidRequestError, "fails on these messages: "),
+    "broken": (ModelNotSupportedError, "is broken: "),
+    "limit": (ModelNotSupportedError, ""),
+}
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 
 Message = Mapping[str, str]
@@ -115,14 +121,9 @@ def _plain(token: Any) -> Any:
 
 
 def _error(answer: dict[str, str]) -> InvalidRequestError | ModelNotSupportedError:
-    kind, why = answer["kind"], " ".join(answer["why"].split())[:200] or "no reason given"
-    if kind == "refused":
-        return InvalidRequestError(f"the model's chat template refuses these messages: {why}")
-    if kind == "failed":
-        return InvalidRequestError(f"the model's chat template fails on these messages: {why}")
-    if kind == "broken":
-        return ModelNotSupportedError(f"the model's chat template is broken: {why}")
-    return ModelNotSupportedError(f"the model's chat template {why}")
+    kind, what = _ERRORS[answer["kind"]]
+    why = " ".join(answer["why"].split())[:200] or "no reason given"
+    return kind(f"the model's chat template {what}{why}")
 
 
 # ------------------------------------------------------------------ the other process

@@ -387,7 +387,7 @@ def test_any_text_is_cut_before_the_match_that_is_complete_first(parts, stop):
         assert expected.startswith(emitted)
     emitted += matcher.flush()
     assert emitted == expected
-    assert matcher.found == (min(ends)[2] if ends else None)
+    assert matcher.match == (min(ends)[2] if ends else None)
 
 
 @settings(deadline=None, max_examples=300)
@@ -398,7 +398,7 @@ def test_text_is_given_out_as_soon_as_it_can_be(parts, stop):
     for part in parts:
         text += part
         emitted += matcher.feed(part)
-        if matcher.found:
+        if matcher.match:
             break
         held = text[len(emitted) :]
         longest = max((n for n in range(len(stop)) if text.endswith(stop[:n])), default=0)
