@@ -26,6 +26,7 @@ from ..errors import (
     one_line,
 )
 from ..sampling_params import SamplingParams, shown
+from . import huge_pages
 from .facts import eos_token_ids, length_limit, position_limit, sampling_defaults, vocabulary
 from .quiet import quiet_libraries
 from .source import ModelSource, find_model
@@ -84,6 +85,8 @@ def load_model(
         config = _load_config(source)
         network = _load_weights(source, _torch_dtype(dtype, config, target))
         network = network.to(target).eval().requires_grad_(False)
+        if target.type == "cpu":
+            huge_pages.move_weights(network)  # before the trial, which reads them three times
         with _named_errors(source, "its config.json can't be used"):
             shape = check_supported(network.config, network)
             facts = _facts(source, network)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from minipaged.engine import huge_pages
+from minipaged.models import huge_pages
 from minipaged.models.loading import load_model
 
 
