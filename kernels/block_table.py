@@ -223,8 +223,8 @@ def _write_kv_kernel(
         inside = elements < NUM_KV_HEADS * HEAD_DIM
         head = (elements // HEAD_DIM).to(tl.int64)
         dim = (elements % HEAD_DIM).to(tl.int64)
-        key = tl.load(key_ptr + head * key_head_stride + dim * key_dim_stride, mask=inside)
-        value = tl.load(value_ptr + head * value_head_stride + dim * value_dim_stride, mask=inside)
+        key = tl.load(key_ptr + head * key_head_stride + dim * key_dim_stride, mask=inside, other=0)
+        value = tl.load(value_ptr + head * value_head_stride + dim * value_dim_stride, mask=inside, other=0)
         key_slot = key_cache_ptr + head * key_cache_head_stride + dim * key_cache_dim_stride
         value_slot = value_cache_ptr + head * value_cache_head_stride + dim * value_cache_dim_stride
         tl.store(key_slot, key, mask=inside)
