@@ -12,9 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ._tables import check_tables, check_vector
-from ._triton import tl, triton
-from .block_table import require_launch
+from ._checks import check_tables, check_vector
+from ._triton import require_launch, tl, triton
 
 TILE = 256  # entries that a program works on at a time
 

@@ -13,10 +13,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ._tables import check_tables, check_vector
-from ._triton import tl, triton
+from ._checks import check_tables, check_vector
+from ._triton import require_launch, tl, triton
 from .allocator import TILE, BlockAllocator, _push
-from .block_table import require_launch
 
 
 class Reordered(NamedTuple):

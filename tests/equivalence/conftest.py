@@ -1,4 +1,4 @@
-"""Let the tests of this folder say `import problems` under pytest's importlib mode, and poison undefined lanes."""
+"""Let the tests of this folder say `import problems`, and poison the lanes that no load defines."""
 
 import sys
 from pathlib import Path
