@@ -21,15 +21,20 @@ def check_dtype(name: str, tensor: Tensor, *allowed: torch.dtype) -> None:
         raise TypeError(f"{name}: dtype {tensor.dtype}, must be {' or '.join(map(str, allowed))}")
 
 
-def check_shape(name: str, tensor: Tensor, *sizes: int | str) -> None:
-    """Refuse any shape but `sizes`, of which a word stands for any size."""
-    shape = tensor.shape
-    if len(shape) == len(sizes):
-        if shape == sizes:
-            return
-        if all(size == wanted or isinstance(wanted, str) for size, wanted in zip(shape, sizes, strict=True)):
-            return
-    raise ValueError(f"{name}: shape {list(shape)}, must be [{', '.join(map(str, sizes))}]")
+def check_shape(name: str, tensor: Tensor, *sizes: int) -> None:
+    """Refuse any shape but `sizes`."""
+    if tensor.shape != sizes:
+        _refuse_shape(name, tensor, sizes)
+
+
+def check_axes(name: str, tensor: Tensor, *axes: str) -> None:
+    """Refuse any number of axes but that of `axes`."""
+    if tensor.ndim != len(axes):
+        _refuse_shape(name, tensor, axes)
+
+
+def _refuse_shape(name: str, tensor: Tensor, expected: tuple[int | str, ...]) -> None:
+    raise ValueError(f"{name}: shape {list(tensor.shape)}, must be [{', '.join(map(str, expected))}]")
 
 
 def check_device(name: str, tensor: Tensor, device: torch.device) -> None:
@@ -40,7 +45,7 @@ def check_device(name: str, tensor: Tensor, device: torch.device) -> None:
 
 def check_tables(block_tables: Tensor, device: torch.device) -> tuple[int, int]:
     """Refuse anything but int32 [batch, max_blocks] on `device`; return batch and max_blocks."""
-    check_shape("block_tables", block_tables, "batch", "max_blocks")
+    check_axes("block_tables", block_tables, "batch", "max_blocks")
     check_dtype("block_tables", block_tables, torch.int32)
     check_device("block_tables", block_tables, device)
     return block_tables.shape[0], block_tables.shape[1]
@@ -49,7 +54,7 @@ def check_tables(block_tables: Tensor, device: torch.device) -> tuple[int, int]:
 def check_vector(name: str, tensor: Tensor, device: torch.device) -> None:
     """Refuse anything but int32 [n] on `device`."""
     check_dtype(name, tensor, torch.int32)
-    check_shape(name, tensor, "n")
+    check_axes(name, tensor, "n")
     check_device(name, tensor, device)
 
 
@@ -61,7 +66,7 @@ def check_mapping(block_tables: Tensor, positions: Tensor, sequence_ids: Tensor,
     if block_size < 1:
         raise ValueError(f"block_size: {block_size}, must be at least 1")
     check_tables(block_tables, block_tables.device)
-    check_shape("positions", positions, "tokens")
+    check_axes("positions", positions, "tokens")
     check_shape("sequence_ids", sequence_ids, len(positions))
     for name, tensor in (("positions", positions), ("sequence_ids", sequence_ids)):
         check_dtype(name, tensor, torch.int32, torch.int64)
@@ -78,10 +83,10 @@ def check_range(name: str, index: Tensor, size: int, reason: str) -> None:
 
 def check_write(keys: Tensor, values: Tensor, key_cache: Tensor, value_cache: Tensor, slots: Tensor) -> None:
     """Refuse what `write_kv` can't take."""
-    check_shape("key_cache", key_cache, "num_blocks", "block_size", "num_kv_heads", "head_dim")
+    check_axes("key_cache", key_cache, "num_blocks", "block_size", "num_kv_heads", "head_dim")
     check_shape("value_cache", value_cache, *key_cache.shape)
     check_dtype("slots", slots, torch.int64)
-    check_shape("slots", slots, "tokens")
+    check_axes("slots", slots, "tokens")
     expected = (slots.shape[0], *key_cache.shape[2:])
     check_shape("keys", keys, *expected)
     check_shape("values", values, *expected)
@@ -108,7 +113,7 @@ def check_inputs(
 ) -> None:
     """Refuse tensors that attention can't take."""
     check_dtype("queries", queries, *FLOATS)
-    check_shape("queries", queries, "tokens", "num_heads", "head_dim")
+    check_axes("queries", queries, "tokens", "num_heads", "head_dim")
     num_heads, head_dim = queries.shape[1:]
     if min(num_heads, head_dim, *key_cache.shape[2:]) < 1:
         raise ValueError(
@@ -117,7 +122,8 @@ def check_inputs(
         )
     check_dtype("key_cache", key_cache, queries.dtype)
     check_dtype("value_cache", value_cache, queries.dtype)
-    check_shape("key_cache", key_cache, "num_blocks", "block_size", "num_kv_heads", head_dim)
+    if key_cache.ndim != 4 or key_cache.shape[3] != head_dim:
+        _refuse_shape("key_cache", key_cache, ("num_blocks", "block_size", "num_kv_heads", head_dim))
     check_shape("value_cache", value_cache, *key_cache.shape)
     if num_heads % key_cache.shape[2]:
         raise ValueError(f"queries: {num_heads} heads, not a multiple of the {key_cache.shape[2]} KV heads")
@@ -126,8 +132,8 @@ def check_inputs(
     if context_lengths.shape != (batch,):
         shapes = f"shapes {list(block_tables.shape)}, {list(context_lengths.shape)}"
         raise ValueError(f"block_tables, context_lengths: {shapes}, must be [batch, max_blocks], [batch]")
-    tensors = {"queries": queries, "key_cache": key_cache, "value_cache": value_cache}
-    for name, tensor in (*tensors.items(), ("block_tables", block_tables)):
+    named = ("queries", queries), ("key_cache", key_cache), ("value_cache", value_cache)
+    for name, tensor in (*named, ("block_tables", block_tables)):
         check_device(name, tensor, context_lengths.device)
         if tensor.stride(-1) != 1 and tensor.shape[-1] > 1:
             raise ValueError(f"{name}: stride {tensor.stride(-1)} in the last dimension, must be 1")
