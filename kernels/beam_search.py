@@ -1,9 +1,8 @@
 """Move the blocks of many beams at once: gather tables by parent, shift the counts, list the copies.
 
-One launch does for all beams of a batch what the twin does beam by beam, with the same blocks in the same
-order. Counts move by the difference: atomics add an entry of a new table and take one of an old table, and
-only blocks that end at zero go back on the free stack. Twin: reference/beam_search.py.
-Page: docs/concepts/beam_search.md.
+All beams of a batch move together, and their blocks come out in the order of the twin, which goes beam by
+beam. The host launches kernels and waits for none of them: a tensor says whether the move was possible.
+Twin: reference/beam_search.py. Page: docs/concepts/beam_search.md.
 """
 
 from __future__ import annotations
@@ -13,9 +12,86 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ._checks import check_tables, check_vector
+from ._reference_counts import TILE, apply_changes, note_changes, push_unused
+from ._tables import check_beams, used_entries
 from ._triton import require_launch, tl, triton
-from .allocator import TILE, BlockAllocator, _push
+from .allocator import BlockAllocator
+
+
+@triton.jit
+def _gather_kernel(
+    table_ptr, tokens_ptr, parent_ptr, new_table_ptr, new_tokens_ptr, refused_ptr, old_beams, max_blocks,
+    TILE: tl.constexpr,
+):  # fmt: skip
+    """Give a new beam a copy of its parent's table and number of tokens: one program per new beam."""
+    beam = tl.program_id(0).to(tl.int64)
+    parent = tl.load(parent_ptr + beam).to(tl.int64)
+    known = (parent >= 0) & (parent < old_beams)
+    width = tl.where(known, max_blocks, 0)
+    for start in range(0, max_blocks, TILE):
+        columns = start + tl.arange(0, TILE)
+        blocks = tl.load(table_ptr + parent * max_blocks + columns, mask=columns < width, other=-1)
+        tl.store(new_table_ptr + beam * max_blocks + columns, blocks, mask=columns < max_blocks)
+    tl.store(new_tokens_ptr + beam, tl.load(tokens_ptr + parent, mask=known, other=0))
+    tl.atomic_add(refused_ptr, tl.where(known, 0, -1))
+
+
+@triton.jit
+def _next_entries(tokens_ptr, beams, mask, max_blocks, BLOCK_SIZE: tl.constexpr):
+    """Return the entries that name the blocks of the next tokens, -1 where the last block is full."""
+    tokens = tl.load(tokens_ptr + beams, mask=mask, other=0)
+    entries = beams.to(tl.int64) * max_blocks + tokens // BLOCK_SIZE
+    return tl.where(tokens % BLOCK_SIZE > 0, entries, -1)
+
+
+@triton.jit
+def _find_copies_kernel(
+    table_ptr, tokens_ptr, count_ptr, change_ptr, refused_ptr, copied_ptr, max_blocks,
+    BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """Find the entry whose block a new beam must copy before it writes: one program per new beam.
+
+    Beams write in their order, and a beam that gets a copy no longer uses the shared block. So a beam shares
+    its block with the users that it will have, less the writers before this beam. A beam that is alone in
+    its block by then keeps it, and its entry stays -1.
+    """
+    if tl.load(refused_ptr) != 0:
+        return
+    beam = tl.program_id(0)
+    entry = _next_entries(tokens_ptr, beam, beam >= 0, max_blocks, BLOCK_SIZE)  # a mask that is always true
+    block = tl.load(table_ptr + entry, mask=entry >= 0, other=-1)
+    users = tl.load(count_ptr + block, mask=entry >= 0, other=0)
+    users += tl.load(change_ptr + block, mask=entry >= 0, other=0)
+    for start in range(0, beam, TILE):
+        beams = start + tl.arange(0, TILE)
+        entries = _next_entries(tokens_ptr, beams, beams < beam, max_blocks, BLOCK_SIZE)
+        blocks = tl.load(table_ptr + entries, mask=entries >= 0, other=-1)
+        users -= tl.sum((blocks == block).to(tl.int32))
+    tl.store(copied_ptr + beam, entry, mask=users > 1)
+
+
+@triton.jit
+def _take_copies_kernel(
+    copied_ptr, table_ptr, stack_ptr, free_count_ptr, count_ptr, source_ptr, destination_ptr, refused_ptr,
+    TILE: tl.constexpr,
+):  # fmt: skip
+    """Take a block for the entry to be copied, list the pair, repoint the entry: one program per new beam."""
+    beam = tl.program_id(0)
+    entry = tl.load(copied_ptr + beam)
+    if (entry < 0) | (tl.load(refused_ptr) != 0):
+        return
+    copies_before = 0
+    for start in range(0, beam, TILE):
+        beams = start + tl.arange(0, TILE)
+        entries = tl.load(copied_ptr + beams, mask=beams < beam, other=-1)
+        copies_before += tl.sum((entries >= 0).to(tl.int32))
+    source = tl.load(table_ptr + entry)
+    destination = tl.load(stack_ptr + tl.load(free_count_ptr) - 1 - copies_before)
+    tl.store(source_ptr + copies_before, source)
+    tl.store(destination_ptr + copies_before, destination)
+    tl.store(table_ptr + entry, destination)
+    tl.atomic_add(count_ptr + source, -1)
+    tl.store(count_ptr + destination, 1)
 
 
 class Reordered(NamedTuple):
@@ -34,7 +110,7 @@ def reorder_beams(
 ) -> Reordered:
     """Replace beams by new ones: new beam i continues beam parents[i] (paper section 4.4).
 
-    Several requests may share a launch: their beams are rows of one table. A parent named several times is
+    Several requests may share a call: their beams are rows of one table. A parent named several times is
     forked, one not named is pruned. The pairs (source, destination) are to be copied by `copy_blocks` before
     anything is written; the old tables are not to be used again.
 
@@ -47,231 +123,71 @@ def reorder_beams(
     num_tokens beyond a table, entries no blocks, or entries more than their block's count. Then no count and
     no free block has changed, and the other results mean nothing.
     """
-    old_beams, max_blocks = check_tables(block_tables, allocator.counts.device)
-    check_vector("parents", parents, block_tables.device)
-    check_vector("num_tokens", num_tokens, block_tables.device)
-    if len(num_tokens) != old_beams:
-        raise ValueError(
-            f"num_tokens: {len(num_tokens)} entries, must be {old_beams} as block_tables has rows"
-        )
-    if block_size < 1:
-        raise ValueError(f"block_size: {block_size}, must be at least 1")
-    require_launch(_reorder_kernel, block_tables, "block_tables")
-    new_beams = len(parents)
-    result = Reordered(
-        block_tables=block_tables.new_full((new_beams, max_blocks), -1),
-        num_tokens=num_tokens.new_zeros(new_beams),
-        sources=parents.new_full((new_beams,), -1),
-        destinations=parents.new_full((new_beams,), -1),
-        unused=parents.new_full((old_beams * max_blocks,), -1),
-        refused=parents.new_zeros(1),
-    )
-    with torch.cuda.device_of(block_tables):
-        _reorder_kernel[(1,)](
-            block_tables,
-            parents.contiguous(),
-            num_tokens.contiguous(),
-            *result,
-            allocator.counts,
-            allocator.retained,
-            allocator.last_entry,
-            allocator.free_stack,
-            allocator.free_count,
-            old_beams,
-            new_beams,
-            max_blocks,
-            allocator.num_blocks,
-            *block_tables.stride(),
-            BLOCK_SIZE=block_size,
-            ROWS=max(16, triton.next_power_of_2(new_beams)),
-            TILE=TILE,
-        )
-    return result
+    check_beams(block_tables, parents, num_tokens, block_size, allocator.counts.device)
+    require_launch(_gather_kernel, block_tables, "block_tables")
+    old_tables = used_entries(block_tables, num_tokens, allocator.num_blocks, block_size)
+    capacity = block_tables.shape[1] * block_size
+    refused = -((num_tokens < 0) | (num_tokens > capacity)).sum(dtype=torch.int32).reshape(1)
+    new_tables, new_tokens = _gather(old_tables, num_tokens, parents, refused)
+    # From the tail of the first beam on, since entries are read from the last to the first.
+    old_entries = old_tables.flip(0).flatten()
+    note_changes(allocator, old_entries, -1, refused)
+    # What is wrong with the new tables is wrong with the old ones, and counted.
+    note_changes(allocator, new_tables.flatten(), 1, torch.zeros_like(refused))
+    copied = _find_copies(new_tables, new_tokens, allocator, refused, block_size)
+    refused = _verdict(allocator, copied, refused)
+    apply_changes(allocator, old_entries, refused)
+    unused = push_unused(allocator, old_entries, refused)
+    sources, destinations = _take_copies(new_tables, copied, allocator, refused)
+    return Reordered(new_tables, new_tokens, sources, destinations, unused, refused)
 
 
-@triton.jit
-def _old_entries(
-    start,
-    table_ptr,
-    tokens_ptr,
-    num_rows,
-    max_blocks,
-    row_stride,
-    column_stride,
-    BLOCK_SIZE: tl.constexpr,
-    TILE: tl.constexpr,
-):
-    """A tile of the old tables' entries, row by row from the tail on: numbers, blocks, which are there."""
-    entries = start + tl.arange(0, TILE)
-    rows, columns = (entries // max_blocks).to(tl.int64), max_blocks - 1 - entries % max_blocks
-    tokens = tl.load(tokens_ptr + rows, mask=rows < num_rows, other=0)
-    there = columns < (tokens + BLOCK_SIZE - 1) // BLOCK_SIZE
-    blocks = tl.load(
-        table_ptr + rows * row_stride + columns.to(tl.int64) * column_stride, mask=there, other=0
-    )
-    return entries, blocks, there
-
-
-@triton.jit
-def _count_new(
-    step,
-    table_ptr,
-    parent_ptr,
-    tokens_ptr,
-    new_table_ptr,
-    count_ptr,
-    num_rows,
-    max_blocks,
-    row_stride,
-    column_stride,
-    BLOCK_SIZE: tl.constexpr,
-    TILE: tl.constexpr,
-):
-    """Write the new tables and add `step` to the count of each of their blocks."""
-    for start in range(0, num_rows * max_blocks, TILE):
-        entries = start + tl.arange(0, TILE)
-        rows, columns = entries // max_blocks, entries % max_blocks
-        parents = tl.load(parent_ptr + rows, mask=rows < num_rows, other=0).to(tl.int64)
-        tokens = tl.load(tokens_ptr + parents, mask=rows < num_rows, other=0)
-        there = columns < (tokens + BLOCK_SIZE - 1) // BLOCK_SIZE
-        places = table_ptr + parents * row_stride + columns.to(tl.int64) * column_stride
-        blocks = tl.load(places, mask=there, other=0)
-        tl.store(new_table_ptr + entries, blocks, mask=there)
-        tl.atomic_add(count_ptr + blocks, step, mask=there)
-
-
-@triton.jit
-def _reorder_kernel(
-    table_ptr,
-    parent_ptr,
-    tokens_ptr,
-    new_table_ptr,
-    new_tokens_ptr,
-    source_ptr,
-    destination_ptr,
-    unused_ptr,
-    refused_ptr,
-    count_ptr,
-    retained_ptr,
-    last_ptr,
-    stack_ptr,
-    free_count_ptr,
-    old_beams,
-    new_beams,
-    max_blocks,
-    num_blocks,
-    row_stride,
-    column_stride,
-    BLOCK_SIZE: tl.constexpr,
-    ROWS: tl.constexpr,
-    TILE: tl.constexpr,
-):
-    """One program: free blocks have one order, and whether all fits is known only when all are counted."""
-    rows = tl.arange(0, ROWS)
-    here = rows < new_beams
-    parents = tl.load(parent_ptr + rows, mask=here, other=0)
-    wrong = tl.sum((here & ((parents < 0) | (parents >= old_beams))).to(tl.int32))
-    num_old = old_beams * max_blocks
-    for start in range(0, old_beams, TILE):
-        beams = start + tl.arange(0, TILE)
-        tokens = tl.load(tokens_ptr + beams, mask=beams < old_beams, other=0)
-        wrong += tl.sum(((tokens < 0) | (tokens > max_blocks * BLOCK_SIZE)).to(tl.int32))
-    for start in range(0, num_old, TILE):
-        entries, blocks, there = _old_entries(
-            start, table_ptr, tokens_ptr, old_beams, max_blocks, row_stride, column_stride, BLOCK_SIZE, TILE
-        )
-        wrong += tl.sum((there & ((blocks < 0) | (blocks >= num_blocks))).to(tl.int32))
-    if wrong > 0:
-        tl.store(refused_ptr, -wrong)
-        return
-
-    # 1. Count the old tables' entries down, of which there can't be more than the counts say, and the new
-    #    ones' up.
-    for start in range(0, num_old, TILE):
-        entries, blocks, there = _old_entries(
-            start, table_ptr, tokens_ptr, old_beams, max_blocks, row_stride, column_stride, BLOCK_SIZE, TILE
-        )
-        tl.atomic_add(count_ptr + blocks, -1, mask=there)
-        tl.atomic_max(last_ptr + blocks, entries, mask=there)
-    tl.debug_barrier()
-    excess = 0
-    for start in range(0, num_old, TILE):
-        entries, blocks, there = _old_entries(
-            start, table_ptr, tokens_ptr, old_beams, max_blocks, row_stride, column_stride, BLOCK_SIZE, TILE
-        )
-        last = there & (tl.load(last_ptr + blocks, mask=there, other=-1) == entries)
-        excess += tl.sum(tl.maximum(-tl.load(count_ptr + blocks, mask=last, other=0), 0))
-    tl.debug_barrier()
-    _count_new(
-        1, table_ptr, parent_ptr, tokens_ptr, new_table_ptr, count_ptr,
-        new_beams, max_blocks, row_stride, column_stride, BLOCK_SIZE, TILE,
-    )  # fmt: skip
-    tokens = tl.load(tokens_ptr + parents, mask=here, other=0)
-    tl.store(new_tokens_ptr + rows, tokens, mask=here)
-    tl.debug_barrier()
-
-    # 2. Which last blocks must be copied: all but one writer of each, and that one too if others read it.
-    writes = here & (tokens % BLOCK_SIZE > 0)
-    last_entries = rows * max_blocks + tokens // BLOCK_SIZE
-    last_blocks = tl.load(new_table_ptr + last_entries, mask=writes, other=-1)
-    copied_before = tl.zeros_like(rows)
-    for row in range(0, new_beams):
-        writer_tokens = tl.load(new_tokens_ptr + row)
-        is_writer = writer_tokens % BLOCK_SIZE > 0
-        block = tl.load(
-            new_table_ptr + row * max_blocks + writer_tokens // BLOCK_SIZE, mask=is_writer, other=-2
-        )
-        copied_before += ((last_blocks == block) & (rows > row)).to(tl.int32)
-    users = tl.load(count_ptr + last_blocks, mask=writes, other=0) - copied_before
-    copies = writes & (users > 1)
-    needed = tl.sum(copies.to(tl.int32))
-
-    # 3. Blocks that nobody names any more, at the last of the entries that named them.
-    dropped = 0
-    for start in range(0, num_old, TILE):
-        entries, blocks, there = _old_entries(
-            start, table_ptr, tokens_ptr, old_beams, max_blocks, row_stride, column_stride, BLOCK_SIZE, TILE
-        )
-        fell = there & (tl.load(last_ptr + blocks, mask=there, other=-1) == entries)
-        fell = fell & (tl.load(count_ptr + blocks, mask=fell, other=1) == 0)
-        dropped += tl.sum((fell & (tl.load(retained_ptr + blocks, mask=fell, other=1) == 0)).to(tl.int32))
-    num_free = tl.load(free_count_ptr)
-    refused = tl.where(excess > 0, -excess, tl.maximum(needed - num_free - dropped, 0))
-    num_unused = 0
-    for start in range(0, tl.where(refused == 0, num_old, 0), TILE):
-        entries, blocks, there = _old_entries(
-            start, table_ptr, tokens_ptr, old_beams, max_blocks, row_stride, column_stride, BLOCK_SIZE, TILE
-        )
-        fell = there & (tl.load(last_ptr + blocks, mask=there, other=-1) == entries)
-        fell = fell & (tl.load(count_ptr + blocks, mask=fell, other=1) == 0)
-        num_free, num_unused = _push(blocks, fell, retained_ptr, stack_ptr, num_free, unused_ptr, num_unused)
-    tl.debug_barrier()
-
-    # 4. Take the destinations from the stack, repoint the tables, one user fewer for each source.
-    copies = copies & (rows < tl.where(refused == 0, ROWS, 0))
-    rank = tl.cumsum(copies.to(tl.int32)) - 1
-    destinations = tl.load(stack_ptr + num_free - 1 - rank, mask=copies, other=-1)
-    tl.store(new_table_ptr + last_entries, destinations, mask=copies)
-    tl.store(source_ptr + rank, last_blocks, mask=copies)
-    tl.store(destination_ptr + rank, destinations, mask=copies)
-    tl.atomic_add(count_ptr + last_blocks, -1, mask=copies)
-    tl.store(count_ptr + destinations, 1, mask=copies)
-    tl.store(free_count_ptr, num_free - tl.sum(copies.to(tl.int32)))
-    tl.store(refused_ptr, refused)
-
-    # 5. Leave the scratch as it was; where it didn't fit, the counts too.
-    for start in range(0, num_old, TILE):
-        _, blocks, there = _old_entries(
-            start, table_ptr, tokens_ptr, old_beams, max_blocks, row_stride, column_stride, BLOCK_SIZE, TILE
-        )
-        tl.store(last_ptr + blocks, -1, mask=there)
-    for start in range(0, tl.where(refused != 0, num_old, 0), TILE):
-        _, blocks, there = _old_entries(
-            start, table_ptr, tokens_ptr, old_beams, max_blocks, row_stride, column_stride, BLOCK_SIZE, TILE
-        )
-        tl.atomic_add(count_ptr + blocks, 1, mask=there)
-    if refused != 0:
-        _count_new(
-            -1, table_ptr, parent_ptr, tokens_ptr, new_table_ptr, count_ptr,
-            new_beams, max_blocks, row_stride, column_stride, BLOCK_SIZE, TILE,
+def _gather(
+    block_tables: Tensor, num_tokens: Tensor, parents: Tensor, refused: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the new beams' tables and numbers of tokens; lower `refused` by the parents that are no rows."""
+    old_beams, max_blocks = block_tables.shape
+    new_tables, new_tokens = parents.new_empty(len(parents), max_blocks), parents.new_empty(len(parents))
+    with torch.cuda.device_of(parents):
+        _gather_kernel[(len(parents),)](
+            block_tables, num_tokens.contiguous(), parents.contiguous(), new_tables, new_tokens, refused,
+            old_beams, max_blocks, TILE,
         )  # fmt: skip
+    return new_tables, new_tokens
+
+
+def _find_copies(
+    new_tables: Tensor, new_tokens: Tensor, allocator: BlockAllocator, refused: Tensor, block_size: int
+) -> Tensor:
+    """Return int64 [new_beams]: the entry of the flattened tables that a beam must have copied, or -1."""
+    new_beams, max_blocks = new_tables.shape
+    copied = torch.full((new_beams,), -1, dtype=torch.int64, device=new_tables.device)
+    with torch.cuda.device_of(new_tables):
+        _find_copies_kernel[(new_beams,)](
+            new_tables, new_tokens, allocator.counts, allocator.changes, refused, copied, max_blocks,
+            block_size, TILE,
+        )  # fmt: skip
+    return copied
+
+
+def _verdict(allocator: BlockAllocator, copied: Tensor, refused: Tensor) -> Tensor:
+    """Return `refused`, or how many blocks the copies lack: they may use those that the old beams give up."""
+    # Torch reads the whole pool here, 12 bytes per block, instead of one more kernel that reads the tables.
+    fell = (allocator.changes < 0) & (allocator.counts + allocator.changes == 0)
+    available = allocator.free_count + (fell & (allocator.retained == 0)).sum()
+    missing = ((copied >= 0).sum() - available).clamp(min=0).to(torch.int32)
+    return torch.where(refused < 0, refused, missing)
+
+
+def _take_copies(
+    new_tables: Tensor, copied: Tensor, allocator: BlockAllocator, refused: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return sources and destinations of the copies, taken from the free stack unless all is refused."""
+    sources, destinations = new_tables.new_full((2, len(copied)), -1)
+    with torch.cuda.device_of(new_tables):
+        _take_copies_kernel[(len(copied),)](
+            copied, new_tables, allocator.free_stack, allocator.free_count, allocator.counts,
+            sources, destinations, refused, TILE,
+        )  # fmt: skip
+    allocator.free_count -= ((copied >= 0) & (refused == 0)).sum(dtype=torch.int32)
+    return sources, destinations

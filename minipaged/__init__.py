@@ -1,7 +1,7 @@
 """minipaged: PagedAttention you can run.
 
-Every concept of the paper stands twice, as plain Python (`minipaged.reference`) and as a kernel
-(`minipaged.kernels`); a small engine made of the same parts serves real Hugging Face models. Importing the
+Every concept of the paper is plain Python (`minipaged.reference`), and six are kernels as well
+(`minipaged.kernels`). A small engine made of these parts serves real Hugging Face models. Importing the
 package loads no torch: the engine's names are fetched when first used.
 """
 
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .engine.block_manager import Parts
     from .engine.engine import LLMEngine
+    from .engine.policies import FirstComeFirstServed, Policy, Priority, ShortestFirst
     from .llm import LLM
     from .outputs import CacheStats, CompletionOutput, RequestOutput
     from .sampling_params import BeamSearchParams, SamplingParams
@@ -23,6 +24,10 @@ _HOMES = {
     "LLM": "llm",
     "LLMEngine": "engine.engine",
     "Parts": "engine.block_manager",
+    "Policy": "engine.policies",
+    "FirstComeFirstServed": "engine.policies",
+    "ShortestFirst": "engine.policies",
+    "Priority": "engine.policies",
     "SamplingParams": "sampling_params",
     "BeamSearchParams": "sampling_params",
     "RequestOutput": "outputs",
@@ -35,10 +40,14 @@ __all__ = [
     "BeamSearchParams",
     "CacheStats",
     "CompletionOutput",
+    "FirstComeFirstServed",
     "LLMEngine",
     "Parts",
+    "Policy",
+    "Priority",
     "RequestOutput",
     "SamplingParams",
+    "ShortestFirst",
 ]
 
 

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import TypeGuard
 
-from .errors import InvalidConfigError
+from .errors import InvalidConfigError, InvalidRequestError
 from .sampling_params import shown
 
 _UNITS = {"": 1, "B": 1}
@@ -27,8 +27,8 @@ class EngineConfig:
     leaves on a GPU, and 1 GiB on a CPU. max_num_batched_tokens: tokens one step may compute.
     max_num_seqs: sequences one step may hold. max_model_len: limit of prompt + output. preemption_mode:
     "recompute", or "swap" to host memory of `swap_space` bytes (recomputation where that is full).
-    max_num_waiting: unfinished requests beyond which more are refused. max_prompt_bytes: of a prompt's text.
-    check_invariants: prove after every step that no block is lost, which takes time.
+    max_num_unfinished: so many unfinished requests, and more are refused. max_prompt_bytes: of a prompt's
+    text. check_invariants: prove after every step that no block is lost, which takes time.
     """
 
     block_size: int = 16
@@ -42,7 +42,7 @@ class EngineConfig:
     attention_backend: str = "auto"
     preemption_mode: str = "recompute"
     swap_space: int | str = 0
-    max_num_waiting: int = 10_000
+    max_num_unfinished: int = 10_000
     max_prompt_bytes: int = 4 << 20
     check_invariants: bool = False
     seed: int = 0
@@ -50,7 +50,7 @@ class EngineConfig:
     def __post_init__(self) -> None:
         for name in ("block_size", "max_num_seqs", "max_num_batched_tokens"):
             _check_positive(name, getattr(self, name), LARGEST)
-        for name in ("max_num_waiting", "max_prompt_bytes"):
+        for name in ("max_num_unfinished", "max_prompt_bytes"):
             _check_positive(name, getattr(self, name))
         if self.num_blocks is not None:
             _check_positive("num_blocks", self.num_blocks, LARGEST)
@@ -83,6 +83,14 @@ class EngineConfig:
                 f"preemption_mode={shown(self.preemption_mode)} and swap_space={shown(self.swap_space)}"
             )
 
+    def model_len(self, limit: int) -> int:
+        """`max_model_len`, or the model's own `limit`. Raises InvalidConfigError where it is beyond that."""
+        if self.max_model_len is not None and self.max_model_len > limit:
+            raise InvalidConfigError(
+                f"max_model_len={shown(self.max_model_len)} is beyond the model's own limit of {limit}"
+            )
+        return self.max_model_len or limit
+
 
 def parse_bytes(name: str, value: int | str) -> int:
     """Bytes from an integer, or from a string of a number and a unit: "512MiB", "1.5 GB", "4096"."""
@@ -96,6 +104,19 @@ def parse_bytes(name: str, value: int | str) -> int:
         f"{name} must be a number of bytes, or a number and a unit (KB, MB, GB, TB, KiB, MiB, GiB, TiB), "
         f"got {shown(value)}"
     )
+
+
+def size_of_text(name: str, text: str, max_prompt_bytes: float = math.inf) -> int:
+    """The bytes of a caller's text. Raises InvalidRequestError for too many and for no valid text."""
+    try:
+        num_bytes = len(text.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidRequestError(f"{name} is no valid text: {error}") from None
+    if num_bytes > max_prompt_bytes:
+        raise InvalidRequestError(
+            f"{name} has {num_bytes} bytes of text, max_prompt_bytes={max_prompt_bytes} are allowed"
+        )
+    return num_bytes
 
 
 def _check_positive(name: str, value: object, most: float = math.inf) -> None:

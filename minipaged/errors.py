@@ -5,6 +5,11 @@ argument), so that code which knows nothing of minipaged still catches it. The m
 """
 
 
+def one_line(error: BaseException) -> str:
+    """An error's message without line breaks, cut to 200 characters; its kind if there is no message."""
+    return " ".join(str(error).split())[:200] or type(error).__name__
+
+
 class MinipagedError(Exception):
     """The base of all errors of this package."""
 
@@ -39,6 +44,10 @@ class EngineDeadError(MinipagedError, RuntimeError):
 
 class EngineInUseError(MinipagedError, RuntimeError):
     """Another caller of the engine's `step` took the outputs that a call waits for."""
+
+
+class PolicyError(MinipagedError, RuntimeError):
+    """A scheduling policy raised, or its answer is none: a request dropped, repeated or made up."""
 
 
 class BrokenPoolError(MinipagedError, RuntimeError):

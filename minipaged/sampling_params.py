@@ -43,6 +43,7 @@ class SamplingParams:
     logprobs: return the log-probability of each chosen token and of this many (0 to 20) most likely ones.
     cache_salt: only requests with an equal salt share prefix blocks.
     timeout: seconds after which the request is aborted.
+    priority: any integer; the lowest starts first. It needs `LLM(policy=Priority())`.
     """
 
     n: int = 1
@@ -62,6 +63,7 @@ class SamplingParams:
     logprobs: int | None = None
     cache_salt: str | None = None
     timeout: float | None = None
+    priority: int = 0
 
     def __post_init__(self) -> None:
         _replace(self, "n", _integer, "an integer of at least 1", lambda v: v >= 1)
@@ -90,6 +92,7 @@ class SamplingParams:
         _replace(self, "logprobs", _optional(_integer), allowed, lambda v: 0 <= v <= MAX_LOGPROBS)
         _replace(self, "cache_salt", _optional(_string), "None or a non-empty string")
         _replace(self, "timeout", _optional(_number), "None or seconds above 0", lambda v: v > 0)
+        _replace(self, "priority", _integer, "an integer")
         object.__setattr__(self, "top_k", max(self.top_k, 0))
 
 
@@ -103,6 +106,7 @@ class BeamSearchParams:
     early_stopping: True ends as soon as there are `beam_width` finished beams; False once no live beam looks
         better than those, judged at its present length; "never" once none could, at any length.
     ignore_eos: never finish a beam at an end-of-sequence id.
+    priority: as in `SamplingParams`.
     """
 
     beam_width: int = 4
@@ -110,6 +114,7 @@ class BeamSearchParams:
     length_penalty: float = 1.0
     early_stopping: bool | str = False
     ignore_eos: bool = False
+    priority: int = 0
 
     def __post_init__(self) -> None:
         _replace(self, "beam_width", _integer, "an integer of at least 1", lambda v: v >= 1)
@@ -117,6 +122,7 @@ class BeamSearchParams:
         _replace(self, "length_penalty", _number, "a number from -10 to 10", lambda v: -10 <= v <= 10)
         _replace(self, "early_stopping", _early_stopping, 'True, False or "never"')
         _replace(self, "ignore_eos", _flag, "True or False")
+        _replace(self, "priority", _integer, "an integer")
 
 
 def _replace(

@@ -35,7 +35,7 @@ class BlockTable:
 
     @property
     def num_empty_slots(self) -> int:
-        """Slots that are reserved and hold no token: the only waste paging has, under one block."""
+        """Slots that are reserved and hold no token. Paging wastes nothing else, and less than one block."""
         return len(self.blocks) * self.block_size - self.num_tokens
 
     @property
@@ -64,9 +64,9 @@ class BlockTable:
         self.num_tokens += num_new_tokens
 
     def slot(self, position: int) -> int:
-        """Where the token at `position` is: block * block_size + offset.
+        """Return the slot of the token at `position`: block * block_size + offset.
 
-        Raises IndexError where no token is, be it in an empty slot of the last block.
+        Raises IndexError for a position without a token, even if the last block has a slot for it.
         """
         if not 0 <= position < self.num_tokens:
             raise IndexError(f"position {position} is outside the {self.num_tokens} tokens of this sequence")
@@ -84,7 +84,7 @@ def check_positive(name: str, value: int) -> None:
 
 
 def check_block_size(block_size: int) -> None:
-    """Raise ValueError unless `block_size` is a positive integer; any will do."""
+    """Raise ValueError unless `block_size` is a positive integer. It need not be a power of two."""
     check_positive("block_size", block_size)
 
 
@@ -107,8 +107,8 @@ def num_blocks_for(num_tokens: int, block_size: int) -> int:
 def slot_mapping(block_table: Sequence[int], positions: Iterable[int], block_size: int) -> list[int]:
     """Translate positions of one sequence into slots: slot = block * block_size + offset.
 
-    `block_table` is the list of block ids of one sequence. Raises IndexError beyond the table, and ValueError
-    for an entry below 0, which would be padding: its last slot would pass for -1, the slot to skip.
+    `block_table` is the list of block ids of one sequence. Raises IndexError beyond the table. Raises
+    ValueError for an entry below 0: that is padding, and its last slot would look like -1, the slot to skip.
     """
     check_block_size(block_size)
     slots = []
@@ -127,7 +127,7 @@ def write_kv(
 ) -> None:
     """Store the K and V of new tokens in the slots that `slot_mapping` gave them.
 
-    keys, values: one entry a token, [num_kv_heads][head_dim]. key_cache, value_cache:
+    keys, values: one entry per token, [num_kv_heads][head_dim]. key_cache, value_cache:
     [num_blocks][block_size][num_kv_heads][head_dim], changed in place. A slot of -1 is skipped: padding.
     Raises ValueError, and writes nothing, where a slot is outside the cache or the lengths differ.
     """
@@ -143,25 +143,3 @@ def write_kv(
             block, offset = divmod(slot, block_size)
             key_cache[block][offset] = deepcopy(key)  # the caller may use its buffer again
             value_cache[block][offset] = deepcopy(value)
-
-
-def token_address(
-    block: int,
-    layer: int,
-    kv: int,
-    offset: int,
-    *,
-    num_layers: int,
-    block_size: int,
-    num_kv_heads: int,
-    head_dim: int,
-    bytes_per_value: int,
-) -> int:
-    """Byte address, from the start of a block-major pool, of one token's K (kv=0) or V (kv=1).
-
-    The pool is [num_blocks, num_layers, 2, block_size, num_kv_heads, head_dim]. Within one layer's K or V
-    this is the paper's formula: base(block) + offset * num_kv_heads * head_dim * bytes_per_value.
-    """
-    token_bytes = num_kv_heads * head_dim * bytes_per_value
-    base = ((block * num_layers + layer) * 2 + kv) * block_size * token_bytes
-    return base + offset * token_bytes

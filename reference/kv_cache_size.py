@@ -1,7 +1,7 @@
-"""What the KV cache costs: bytes a token, blocks that fit, and the share of them that reservation wastes.
+"""What the KV cache costs: bytes per token, blocks that fit, and the share that reservation wastes.
 
-Every token leaves a key and a value in every layer, for as long as its sequence lives. How many tokens fit
-decides how many requests can run at once, and a slot that is reserved and empty is one that can't be used.
+Every token leaves a key and a value in every layer, for as long as its sequence lives. The number of tokens
+that fit decides how many requests can run at once. A reserved slot that is empty serves nobody.
 No kernel twin: arithmetic. Lesson: lessons/01_kv_cache_size. Page: docs/concepts/kv_cache.md.
 """
 
@@ -19,6 +19,28 @@ def bytes_per_token(num_layers: int, num_kv_heads: int, head_dim: int, bytes_per
     stored: fewer than those of the query under grouped-query attention, 1 under multi-query attention.
     """
     return 2 * num_layers * num_kv_heads * head_dim * bytes_per_value
+
+
+def token_address(
+    block: int,
+    layer: int,
+    kv: int,
+    offset: int,
+    *,
+    num_layers: int,
+    block_size: int,
+    num_kv_heads: int,
+    head_dim: int,
+    bytes_per_value: int,
+) -> int:
+    """Byte address, from the start of a block-major pool, of one token's K (kv=0) or V (kv=1).
+
+    The pool is [num_blocks, num_layers, 2, block_size, num_kv_heads, head_dim]. Within one layer's K or V
+    this is the paper's formula: base(block) + offset * num_kv_heads * head_dim * bytes_per_value.
+    """
+    token_bytes = num_kv_heads * head_dim * bytes_per_value
+    base = ((block * num_layers + layer) * 2 + kv) * block_size * token_bytes
+    return base + offset * token_bytes
 
 
 def blocks_that_fit(memory: int, block_size: int, token_bytes: int) -> int:

@@ -181,7 +181,7 @@ def _wait(process: subprocess.Popen[bytes], seconds: float) -> int | None:
     return None
 
 
-def time_kernels(seconds: float) -> tuple[dict[str, float], list[gpu_report.Row]]:
+def time_kernels(seconds: float) -> tuple[dict[str, float], list[gpu_report.Timing]]:
     """The device's rates and a row for each case; nothing where there is no time for it."""
     if seconds == 0:
         return {}, []
@@ -194,7 +194,7 @@ def time_kernels(seconds: float) -> tuple[dict[str, float], list[gpu_report.Row]
     return rates._asdict(), gpu_timings.run_cases(gpu_timings.cases(meter, rates), deadline)
 
 
-def exit_code(tests: dict[str, Any] | None, rows: Sequence[gpu_report.Row]) -> int:
+def exit_code(tests: dict[str, Any] | None, rows: Sequence[gpu_report.Timing]) -> int:
     """0 unless a test failed, tests did not come to their end or none passed, or a case has no time."""
     tests_right = tests is None or (tests["ended"] and not tests["failed"] and tests["passed"] > 0)
     return 0 if tests_right and not any(row.failure for row in rows) else 1

@@ -15,7 +15,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Row:
+class Timing:
     """One thing that was timed, in microseconds; None where there is nothing to compare with."""
 
     group: str = ""
@@ -52,7 +52,7 @@ def floor_us(amount: float, rate: float) -> float:
     return 1e6 * amount / rate
 
 
-def table(rows: Sequence[Row]) -> str:
+def table(rows: Sequence[Timing]) -> str:
     """The rows for people, a section for each group; a loss to torch is called slower, a win faster."""
     head = ["", "ours µs", "torch µs", "torch/ours", "", "floor µs", "floor/ours", "host µs"]
     lines = []
@@ -67,7 +67,7 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: Timing) -> list[str]:
     verdict = "" if row.to_torch is None else "faster" if row.to_torch > 1 else "slower"
     return [
         row.case,
@@ -127,7 +127,7 @@ def file_name(gpu: str) -> str:
 
 
 def write(path: Path, machine: dict[str, Any], tests: dict[str, Any] | None, rates: dict[str, float],
-          rows: Sequence[Row]) -> None:  # fmt: skip
+          rows: Sequence[Timing]) -> None:  # fmt: skip
     """All of it as JSON; the folder is made where it is missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     timings = [asdict(row) | {"to_torch": row.to_torch, "of_floor": row.of_floor} for row in rows]

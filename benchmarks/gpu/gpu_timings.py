@@ -14,14 +14,14 @@ from statistics import median
 from typing import Any, NamedTuple, Protocol
 
 import torch
-from gpu_report import Row, causal_flops, floor_us, kv_bytes
+from gpu_report import Timing, causal_flops, floor_us, kv_bytes
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from minipaged.kernels import allocator, attention, beam_search, block_table, copy_on_write, swap
 
 Call = Callable[[], Any]
-Case = tuple[str, str, Callable[[], Row]]  # group, case, what measures it
+Case = tuple[str, str, Callable[[], Timing]]  # group, case, what measures it
 
 BLOCK_SIZE = 16
 HEADS = (32, 8, 128)  # query heads, KV heads, head_dim
@@ -121,7 +121,7 @@ def scatter(keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return pool[:, 0, 0], pool[:, 0, 1], tables.int()
 
 
-def decode(meter: Meter, rates: Rates, dtype: torch.dtype, batch: int, context: int) -> Row:
+def decode(meter: Meter, rates: Rates, dtype: torch.dtype, batch: int, context: int) -> Timing:
     """One token of each sequence over its context. torch reads K and V in one piece."""
     num_heads, num_kv_heads, head_dim = HEADS
     queries = _normal(meter, dtype, batch, num_heads, head_dim)
@@ -137,7 +137,7 @@ def decode(meter: Meter, rates: Rates, dtype: torch.dtype, batch: int, context: 
     return _row(mine, min(theirs), floor, meter.host_us(ours))
 
 
-def prefill(meter: Meter, rates: Rates, dtype: torch.dtype, batch: int, length: int) -> Row:
+def prefill(meter: Meter, rates: Rates, dtype: torch.dtype, batch: int, length: int) -> Timing:
     """Whole prompts of one length."""
     num_heads, num_kv_heads, head_dim = HEADS
     queries = _normal(meter, dtype, batch, length, num_heads, head_dim)
@@ -176,7 +176,7 @@ def _torch_ways(queries: Tensor, keys: Tensor, values: Tensor, is_causal: bool) 
 # ---- moving data ---------------------------------------------------------------------------------------
 
 
-def write_tokens(meter: Meter, rates: Rates, num_tokens: int) -> Row:
+def write_tokens(meter: Meter, rates: Rates, num_tokens: int) -> Timing:
     """K and V of new tokens to their slots; torch assigns by index, to two caches in one piece."""
     _, num_kv_heads, head_dim = HEADS
     keys, values = (_normal(meter, torch.float16, num_tokens, num_kv_heads, head_dim) for _ in range(2))
@@ -197,7 +197,7 @@ def write_tokens(meter: Meter, rates: Rates, num_tokens: int) -> Row:
     return _row(mine, other, floor_us(2 * 2 * keys.nbytes, rates.bytes_per_second), meter.host_us(ours))
 
 
-def copy(meter: Meter, rates: Rates, num_pairs: int, block_bytes: int) -> Row:
+def copy(meter: Meter, rates: Rates, num_pairs: int, block_bytes: int) -> Timing:
     """Whole blocks within a pool; torch assigns by index. A floor reads and writes each byte once."""
     pool = torch.zeros(2 * num_pairs, block_bytes // 8, dtype=torch.int64, device=meter.device)
     pool += torch.arange(2 * num_pairs, device=meter.device).unsqueeze(1)
@@ -216,7 +216,7 @@ def copy(meter: Meter, rates: Rates, num_pairs: int, block_bytes: int) -> Row:
     return _row(mine, other, floor_us(moved, rates.bytes_per_second), meter.host_us(ours))
 
 
-def move(meter: Meter, rates: Rates, num_blocks: int, block_bytes: int, out: bool) -> Row:
+def move(meter: Meter, rates: Rates, num_blocks: int, block_bytes: int, out: bool) -> Timing:
     """Scattered blocks to pinned host memory, or back; torch copies as many bytes that lie in one piece."""
     pool = torch.zeros(2 * num_blocks, block_bytes // 8, dtype=torch.int64, device=meter.device)
     pool += torch.arange(2 * num_blocks, device=meter.device).unsqueeze(1)
@@ -243,7 +243,7 @@ def move(meter: Meter, rates: Rates, num_blocks: int, block_bytes: int, out: boo
 # ---- bookkeeping on the device -------------------------------------------------------------------------
 
 
-def allocate(meter: Meter, rates: Rates, batch: int, num_blocks: int) -> Row:
+def allocate(meter: Meter, rates: Rates, batch: int, num_blocks: int) -> Timing:
     """A block for each sequence, and all of them back: two launches, and the little that comes with them."""
     blocks = allocator.BlockAllocator(num_blocks, meter.device)
     ones = torch.ones(batch, dtype=torch.int32, device=meter.device)
@@ -264,7 +264,7 @@ def allocate(meter: Meter, rates: Rates, batch: int, num_blocks: int) -> Row:
     return _row(mine, None, None, host_us)
 
 
-def reorder(meter: Meter, rates: Rates, num_beams: int, context: int) -> Row:
+def reorder(meter: Meter, rates: Rates, num_beams: int, context: int) -> Timing:
     """Half of the beams are forked and the others dropped, over and over."""
     per_beam = -(-context // BLOCK_SIZE)
     blocks = allocator.BlockAllocator(num_beams * per_beam, meter.device)
@@ -324,18 +324,18 @@ def cases(meter: Meter, rates: Rates) -> Iterator[Case]:
 
 def run_cases(
     cases: Iterator[Case], deadline: float, clock: Callable[[], float] = time.monotonic
-) -> list[Row]:
+) -> list[Timing]:
     """A row for each case; one that fails, or comes too late, says so in its row and stops no other."""
     rows = []
     for group, case, measure in cases:
         if clock() > deadline:
-            rows.append(Row(group, case, failure="not run, the time was over"))
+            rows.append(Timing(group, case, failure="not run, the time was over"))
             continue
         try:
             row = measure()
         except Exception as error:  # whatever it is, it belongs in the table
             message = str(error).strip().splitlines() or ["no message"]
-            row = Row(failure=f"{type(error).__name__}: {message[0]}")
+            row = Timing(failure=f"{type(error).__name__}: {message[0]}")
         rows.append(replace(row, group=group, case=case))
     return rows
 
@@ -357,5 +357,5 @@ def _normal(meter: Meter, dtype: torch.dtype, *shape: int) -> Tensor:
     return torch.randn(shape, dtype=dtype, device=meter.device)
 
 
-def _row(ours: float, theirs: float | None, floor: float | None, host: float) -> Row:
-    return Row(ours_us=ours, torch_us=theirs, floor_us=floor, host_us=host)
+def _row(ours: float, theirs: float | None, floor: float | None, host: float) -> Timing:
+    return Timing(ours_us=ours, torch_us=theirs, floor_us=floor, host_us=host)

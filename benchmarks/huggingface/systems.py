@@ -26,8 +26,8 @@ from .workload import (
     HF_BATCH_SIZES,
     MOVED,
     PROFILE,
+    RequestSet,
     Settings,
-    Workload,
     batches,
     make_workloads,
     padded_waste,
@@ -93,7 +93,7 @@ def _measure_engine(settings: Settings) -> dict[str, Any]:
     return _figures(llm.engine.loaded.model, workload, tokens, seconds, memory, cache)
 
 
-def _start_engine(settings: Settings) -> tuple[Any, Workload]:
+def _start_engine(settings: Settings) -> tuple[Any, RequestSet]:
     """An engine that is warm and whose totals are at zero, and its requests."""
     from minipaged.llm import LLM  # not in the processes of the others, whose memory is measured too
 
@@ -109,7 +109,7 @@ def _start_engine(settings: Settings) -> tuple[Any, Workload]:
     return llm, workload
 
 
-def _generate(llm: Any, workload: Workload) -> list[list[int]]:
+def _generate(llm: Any, workload: RequestSet) -> list[list[int]]:
     params = [
         SamplingParams(temperature=0.0, max_tokens=length, ignore_eos=True)
         for length in workload.output_lengths
@@ -168,7 +168,7 @@ def _make_greedy(model: Any) -> None:
     model.generation_config = GenerationConfig(do_sample=False, pad_token_id=0, use_cache=True)
 
 
-def _generate_hf(model: Any, workload: Workload, batch_size: int) -> tuple[list[list[int]], int]:
+def _generate_hf(model: Any, workload: RequestSet, batch_size: int) -> tuple[list[list[int]], int]:
     """Tokens asked for, and the bytes of the largest cache: batches in order of arrival, padded on the left,
     each run to the longest output that one of its requests wants."""
     tokens: list[list[int]] = []
@@ -226,7 +226,7 @@ def compare(
 
 def _figures(
     model: Any,
-    workload: Workload,
+    workload: RequestSet,
     tokens: list[list[int]],
     seconds: float,
     memory: PeakMemory,

@@ -47,23 +47,23 @@ class Settings:
                 raise InvalidConfigError(f"max_{what}={high} is below min_{what}={low}")
 
 
-class Workload(NamedTuple):
+class RequestSet(NamedTuple):
     """Requests in order of arrival: token ids of each prompt, and how many tokens each wants back."""
 
     prompts: list[list[int]]
     output_lengths: list[int]
 
 
-def make_workload(settings: Settings, token_ids: Sequence[int]) -> Workload:
+def make_workload(settings: Settings, token_ids: Sequence[int]) -> RequestSet:
     """Lengths and prompts drawn uniformly, from `settings.seed` alone; prompts are made of `token_ids`."""
     rng = random.Random(settings.seed)
     count = settings.num_requests
     prompt_lengths = [rng.randint(settings.min_prompt, settings.max_prompt) for _ in range(count)]
     output_lengths = [rng.randint(settings.min_output, settings.max_output) for _ in range(count)]
-    return Workload([rng.choices(token_ids, k=length) for length in prompt_lengths], output_lengths)
+    return RequestSet([rng.choices(token_ids, k=length) for length in prompt_lengths], output_lengths)
 
 
-def make_workloads(settings: Settings, loaded: Any) -> tuple[Workload, Workload]:
+def make_workloads(settings: Settings, loaded: Any) -> tuple[RequestSet, RequestSet]:
     """The requests to time, and a few small ones to warm up with.
 
     loaded: the model, with its limits. Raises InvalidConfigError where the longest request could be
@@ -79,11 +79,11 @@ def make_workloads(settings: Settings, loaded: Any) -> tuple[Workload, Workload]
     requests, prompt, output = WARM_UP
     rng = random.Random(settings.seed + 1)
     prompts = [rng.choices(token_ids, k=min(prompt, settings.max_prompt)) for _ in range(requests)]
-    warm_up = Workload(prompts, [min(output, settings.max_output)] * requests)
+    warm_up = RequestSet(prompts, [min(output, settings.max_output)] * requests)
     return make_workload(settings, token_ids), warm_up
 
 
-def padded_waste(workload: Workload, batch_size: int) -> float:
+def padded_waste(workload: RequestSet, batch_size: int) -> float:
     """Share of cached slots that hold padding or a token past what its request wants, over all steps.
 
     A batch of B prompts, the longest of P tokens, holds B x (P + k) slots after its k-th decode step, of
@@ -98,8 +98,8 @@ def padded_waste(workload: Workload, batch_size: int) -> float:
     return 1 - used / reserved
 
 
-def batches(workload: Workload, batch_size: int) -> Iterator[Workload]:
+def batches(workload: RequestSet, batch_size: int) -> Iterator[RequestSet]:
     """The requests in order of arrival, `batch_size` at a time."""
     for start in range(0, len(workload.prompts), batch_size):
         batch = slice(start, start + batch_size)
-        yield Workload(workload.prompts[batch], workload.output_lengths[batch])
+        yield RequestSet(workload.prompts[batch], workload.output_lengths[batch])

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 
-class Row(NamedTuple):
+class FigureRow(NamedTuple):
     """One line of a figure: what is measured, the paper's figure, ours, and the same as plain data."""
 
     what: str
@@ -20,6 +20,6 @@ class Figure:
     """A figure or table of the paper, measured again."""
 
     title: str
-    rows: list[Row]
+    rows: list[FigureRow]
     remark: str = ""
     curves: dict[str, list[tuple[float, float]]] = field(default_factory=dict)  # (rate, latency) by system

@@ -29,7 +29,7 @@ from minipaged.simulator.workload import Lengths
 from ..shared.models import plain_token_ids
 from ..shared.sizes import BLOCK_SIZE, BLOCK_SIZES, MAX_MODEL_LEN
 from . import published
-from .figure import Figure, Row
+from .figure import Figure, FigureRow
 
 NUM_PIECES = 3  # of MAX_MODEL_LEN slots each: the budget of the claims
 PROMPTS, OUTPUTS = (30, 90), (200, 400)  # tokens of the requests that show them: (least, most)
@@ -50,26 +50,26 @@ def claims(model: str, num_requests: int) -> Figure:
     found = {way: _serve(model, num_requests, *sizes) for way, sizes in ways.items()}
     paged, reserved = found["paged"], found["reserved"]
     rows = [
-        Row(
+        FigureRow(
             "slots in use that hold no token",
             "60 to 80 %, and under 4 %",
             f"{reserved['waste']:.1%}, and {paged['waste']:.1%}",
             [reserved["waste"], paged["waste"]],
         ),
-        Row(
+        FigureRow(
             "requests at once",
             "",
             f"{reserved['running']:.1f}, and {paged['running']:.1f}: "
             f"{paged['running'] / reserved['running']:.1f} times",
             [reserved["running"], paged["running"]],
         ),
-        Row(
+        FigureRow(
             "empty slots of a sequence",
             f"{(BLOCK_SIZE - 1) / 2} with blocks of {BLOCK_SIZE}",
             f"{reserved['empty']:,.0f}, and {paged['empty']:.1f}",
             [reserved["empty"], paged["empty"]],
         ),
-        Row(
+        FigureRow(
             "tokens a second",
             "2 to 4 times",
             f"{reserved['throughput']:.1f}, and {paged['throughput']:.1f}: "
@@ -135,7 +135,7 @@ def simple_example() -> Figure:
         for number in range(100):
             blocks.admit(make_request(blocks, number, 0.0, Lengths(300, 1)).sequences)
         slots = blocks.allocator.num_in_use * block_size
-        rows.append(Row(f"blocks of {block_size}", f"{expected:,} slots", f"{slots:,} slots", slots))
+        rows.append(FigureRow(f"blocks of {block_size}", f"{expected:,} slots", f"{slots:,} slots", slots))
     return Figure("100 requests of 300 tokens", rows)
 
 
@@ -154,7 +154,7 @@ def expected_waste(num_requests: int, seed: int = 0) -> Figure:
         expected = num_requests * (size - 1) / 2
         error = stdev(empty) * num_requests**0.5
         ours = f"{sum(empty):,} (sampling error {error:,.0f})"
-        rows.append(Row(what, f"{expected:,.0f}", ours, [sum(empty), expected, error]))
+        rows.append(FigureRow(what, f"{expected:,.0f}", ours, [sum(empty), expected, error]))
     remark = f"Empty slots of {num_requests:,} sequences; the paper's column is N x (B - 1) / 2."
     return Figure("What the last blocks waste", rows, remark)
 
@@ -221,7 +221,9 @@ def kernel_overhead(times: dict[int, float]) -> Figure:
     for size in BLOCK_SIZES:
         paper = published.KERNEL_OVERHEAD if size == BLOCK_SIZE else ""
         rows.append(
-            Row(f"blocks of {size}", paper, f"{times[size] / times[0]:.2f} times", times[size] / times[0])
+            FigureRow(
+                f"blocks of {size}", paper, f"{times[size] / times[0]:.2f} times", times[size] / times[0]
+            )
         )
     remark = (
         "The decode kernel for CPUs against torch's own on contiguous K and V: "

@@ -11,7 +11,7 @@ from typing import Any
 
 from minipaged.simulator.cost_model import PAPER_SERVERS
 from minipaged.simulator.model_shape import KNOWN
-from minipaged.simulator.simulation import ONE_SAMPLE, Outcome, Way
+from minipaged.simulator.simulation import ONE_SAMPLE, DecodingMethod, SimulationResult
 from minipaged.simulator.systems import POLICIES, Setting, Sustained, serve, sustained_rate
 from minipaged.simulator.workload import (
     WORKLOADS,
@@ -42,7 +42,7 @@ class Run:
     setting: Setting
     minutes: float
     rate: float | None = None
-    way: Way = ONE_SAMPLE
+    method: DecodingMethod = ONE_SAMPLE
     prefix: int = 0
 
 
@@ -52,12 +52,12 @@ def paper_setting(model: str, **changes: Any) -> Setting:
     return replace(setting, **changes)
 
 
-def run(job: Run) -> Outcome | Sustained:
+def run(job: Run) -> SimulationResult | Sustained:
     """Do one run; in a process of its own."""
     trace = partial(_trace, job)
     if job.rate is None:
-        return sustained_rate(job.system, trace, job.setting, TARGET, job.way)
-    return serve(job.system, poisson(trace(job.rate), job.rate), job.setting, job.way)
+        return sustained_rate(job.system, trace, job.setting, TARGET, job.method)
+    return serve(job.system, poisson(trace(job.rate), job.rate), job.setting, job.method)
 
 
 def _trace(job: Run, rate: float) -> list[Lengths]:

@@ -18,7 +18,7 @@ from minipaged.reference.block_table import num_blocks_for
 from minipaged.simulator.cost_model import TRANSFER_SECONDS
 from minipaged.simulator.model_shape import KNOWN
 from minipaged.simulator.processes import Map
-from minipaged.simulator.simulation import ONE_SAMPLE, Parents, Way
+from minipaged.simulator.simulation import ONE_SAMPLE, DecodingMethod, Parents
 from minipaged.simulator.systems import PAGED, SYSTEM_NAMES, SYSTEMS, Setting, Sustained, serve
 from minipaged.simulator.workload import WORKLOADS, draw_lengths, poisson
 
@@ -26,14 +26,14 @@ from ..shared.meters import PeakMemory
 from ..shared.report import mebibytes
 from ..shared.sizes import BLOCK_SIZES, MAX_MODEL_LEN
 from . import published
-from .figure import Figure, Row
+from .figure import Figure, FigureRow
 from .runs import ORCAS, WIDTHS, Run, paper_setting, run
 
 
 def slots() -> Figure:
     """Table 1, and the bytes of section 3."""
     rows = [
-        Row(
+        FigureRow(
             f"{model}: slots",
             f"{number:,}",
             f"{paper_setting(model).num_slots:,}",
@@ -42,9 +42,9 @@ def slots() -> Figure:
         for model, number in published.SLOTS.items()
     ]
     token = KNOWN["opt-13b"].bytes_per_token
-    rows.append(Row("opt-13b: KV cache of a token", "800 KB", f"{token:,} bytes", token))
+    rows.append(FigureRow("opt-13b: KV cache of a token", "800 KB", f"{token:,} bytes", token))
     whole = token * MAX_MODEL_LEN
-    rows.append(Row("opt-13b: of 2,048 tokens", "1.6 GB", f"{whole / 1e9:.2f} GB", whole))
+    rows.append(FigureRow("opt-13b: of 2,048 tokens", "1.6 GB", f"{whole / 1e9:.2f} GB", whole))
     return Figure("Table 1: servers", rows)
 
 
@@ -59,7 +59,7 @@ def memory_shares(pool: Map, minutes: float) -> Figure:
         ours = [100 * shares[name] for name in ("tokens", "reserved", "internal")]
         ours.append(100 * (shares["external"] + shares["free"]))
         paper = published.MEMORY_SHARES[system]
-        rows.append(Row(SYSTEM_NAMES[system], _shares(paper), _shares(ours), ours))
+        rows.append(FigureRow(SYSTEM_NAMES[system], _shares(paper), _shares(ours), ours))
     remark = "Token states / reserved / internal fragmentation / external and others, in percent of the pool."
     return Figure("Figure 2: what the KV cache holds", rows, remark)
 
@@ -80,7 +80,7 @@ def batched(pool: Map, minutes: float) -> Figure:
     for job, outcome in zip(jobs, pool(run, jobs), strict=True):
         what = f"{job.workload} at {job.rate:g} requests/s: {SYSTEM_NAMES[job.system]}"
         paper = published.BATCHED[job.workload][job.system]
-        rows.append(Row(what, f"{paper:.2f}", f"{outcome.mean_running:.2f}", outcome.mean_running))
+        rows.append(FigureRow(what, f"{paper:.2f}", f"{outcome.mean_running:.2f}", outcome.mean_running))
     return Figure("Figure 13: requests in a batch, OPT-13B", rows)
 
 
@@ -116,7 +116,7 @@ def _with_a_free_host(pool: Map, minutes: float) -> Figure:
     return Figure("Figure 12: sharegpt, opt-175b, with a host that costs nothing a sequence", rows)
 
 
-def _rate_row(system: str, found: Sustained, paged: Sustained, workload: str) -> Row:
+def _rate_row(system: str, found: Sustained, paged: Sustained, workload: str) -> FigureRow:
     """A rate, and how many times as many vLLM sustains. The paper gives ranges over its three models."""
     ours = f"{found.rate:.2f} requests/s"
     paper = ""
@@ -124,17 +124,17 @@ def _rate_row(system: str, found: Sustained, paged: Sustained, workload: str) ->
         ours += f"; vLLM {_times(paged.rate, found.rate)}"
         paper = published.RATES_SHAREGPT.get(system, "") if workload == "sharegpt" else ""
         paper = f"vLLM {paper} times" if paper else ""
-    return Row(SYSTEM_NAMES[system], paper, ours, found.rate)
+    return FigureRow(SYSTEM_NAMES[system], paper, ours, found.rate)
 
 
 def _times(rate: float, of: float) -> str:
     return f"{rate / of:.2f} times" if of else "alone"
 
 
-def _ways(searches: dict[int, list[Parents]]) -> list[tuple[str, Way]]:
+def _methods(searches: dict[int, list[Parents]]) -> list[tuple[str, DecodingMethod]]:
     """Samples and then beams, by name."""
-    samples = [(f"{width} samples", Way(width)) for width in WIDTHS]
-    return samples + [(f"{width} beams", Way(width, tuple(searches[width]))) for width in WIDTHS]
+    samples = [(f"{width} samples", DecodingMethod(width)) for width in WIDTHS]
+    return samples + [(f"{width} beams", DecodingMethod(width, tuple(searches[width]))) for width in WIDTHS]
 
 
 def groups(pool: Map, minutes: float, searches: dict[int, list[Parents]]) -> Figure:
@@ -142,16 +142,16 @@ def groups(pool: Map, minutes: float, searches: dict[int, list[Parents]]) -> Fig
 
     searches: for each width, whom the beams of a few real searches continue. Orca shares nothing.
     """
-    cases = [("one sample", ONE_SAMPLE), *_ways(searches)]
+    cases = [("one sample", ONE_SAMPLE), *_methods(searches)]
     setting = paper_setting("opt-13b")
     # Where we are far from the paper, is it what the host spends on each beam? Once more, with a host that
     # spends nothing.
-    asked = [(name, way, setting) for name, way in cases]
+    asked = [(name, method, setting) for name, method in cases]
     free = replace(setting, seconds_per_sequence=0.0)
-    asked += [(f"{name}, free host", way, free) for name, way in (cases[0], cases[-1])]
+    asked += [(f"{name}, free host", method, free) for name, method in (cases[0], cases[-1])]
     jobs = [
-        Run(system, "alpaca", each, minutes / 3, way=way)
-        for _, way, each in asked
+        Run(system, "alpaca", each, minutes / 3, method=method)
+        for _, method, each in asked
         for system in (PAGED, "orca-oracle")
     ]
     found = list(pool(run, jobs))
@@ -159,7 +159,7 @@ def groups(pool: Map, minutes: float, searches: dict[int, list[Parents]]) -> Fig
     for (name, _, _), paged, oracle in zip(asked, found[::2], found[1::2], strict=True):
         paper = published.RATES_GROUPS.get(name, "")
         ours = f"{_times(paged.rate, oracle.rate)} ({paged.rate:.2f} against {oracle.rate:.2f} requests/s)"
-        rows.append(Row(name, paper, ours, paged.rate / oracle.rate))
+        rows.append(FigureRow(name, paper, ours, paged.rate / oracle.rate))
     remark = (
         "A free host spends no time on a sequence; ours spends what the paper's vLLM seems to have spent."
     )
@@ -173,9 +173,9 @@ def saved(pool: Map, minutes: float, searches: dict[int, list[Parents]]) -> Figu
     """
     setting = paper_setting("opt-13b")
     jobs = [
-        Run(PAGED, workload, setting, minutes / 4, rate=published.BATCHED_RATES[workload], way=way)
+        Run(PAGED, workload, setting, minutes / 4, rate=published.BATCHED_RATES[workload], method=method)
         for workload in published.BATCHED_RATES
-        for _, way in _ways(searches)
+        for _, method in _methods(searches)
     ]
     shares = iter([100 * outcome.saved_by_sharing for outcome in pool(run, jobs)])
     rows = []
@@ -183,7 +183,9 @@ def saved(pool: Map, minutes: float, searches: dict[int, list[Parents]]) -> Figu
         for name in ("parallel sampling", "beam search"):  # in the order of the ways
             ours = list(islice(shares, len(WIDTHS)))
             text = ", ".join(f"{share:.1f}" for share in ours)
-            rows.append(Row(f"{workload}, {name} of 2, 4, 6", published.SAVED[workload, name], text, ours))
+            rows.append(
+                FigureRow(f"{workload}, {name} of 2, 4, 6", published.SAVED[workload, name], text, ours)
+            )
     return Figure("Figure 15: blocks saved by sharing, in percent", rows)
 
 
@@ -206,7 +208,7 @@ def shared_prefix(pool: Map, minutes: float) -> Figure:
     for prefix, paged, oracle in zip(published.RATES_PREFIX, found[::2], found[1::2], strict=True):
         ours = f"{_times(paged.rate, oracle.rate)} ({paged.rate:.1f} against {oracle.rate:.1f} requests/s)"
         paper = f"{published.RATES_PREFIX[prefix]} times"
-        rows.append(Row(f"a prefix of {prefix} tokens", paper, ours, paged.rate / oracle.rate))
+        rows.append(FigureRow(f"a prefix of {prefix} tokens", paper, ours, paged.rate / oracle.rate))
     remark = (
         "The paper gives no lengths of its translations; ours are log-normal with means of 40 and 45 tokens."
     )
@@ -222,7 +224,9 @@ def chat(pool: Map, minutes: float) -> Figure:
     for system, each in zip(systems[1:], found[1:], strict=True):
         ours = f"{_times(found[0].rate, each.rate)} ({found[0].rate:.2f} against {each.rate:.2f} requests/s)"
         name = SYSTEM_NAMES[system]
-        rows.append(Row(f"against {name}", f"{published.RATE_CHAT:g} times", ours, found[0].rate / each.rate))
+        rows.append(
+            FigureRow(f"against {name}", f"{published.RATE_CHAT:g} times", ours, found[0].rate / each.rate)
+        )
     return Figure("Figure 17: chat, OPT-13B", rows)
 
 
@@ -239,7 +243,7 @@ def block_sizes(pool: Map, minutes: float, slowdown: dict[int, float]) -> Figure
         ours = dict(zip(BLOCK_SIZES, islice(rates, len(BLOCK_SIZES)), strict=True))
         best = max(ours.values())
         text = ", ".join(f"{size}: {rate / best:.0%}" for size, rate in ours.items())
-        rows.append(Row(workload, published.GOOD_BLOCK_SIZES[workload], text, ours))
+        rows.append(FigureRow(workload, published.GOOD_BLOCK_SIZES[workload], text, ours))
     return Figure("Figure 18b: sustained rate by block size, of the best", rows)
 
 
@@ -261,7 +265,7 @@ def swap_or_recompute(pool: Map, minutes: float) -> list[Figure]:
         text = (
             f"{ours[0]:.0f} ms in one piece a block, {ours[1]:.0f} ms in {copies}; recomputed {again:.0f} ms"
         )
-        rows.append(Row(f"blocks of {size}", "", text, [*ours, again]))
+        rows.append(FigureRow(f"blocks of {size}", "", text, [*ours, again]))
     remark = (
         f"A transfer starts {1e6 * TRANSFER_SECONDS:.0f} us late, so small ones are slow. The paper's blocks "
         "lay in one tensor a layer for K and one for V, 80 transfers each; ours are one piece."
@@ -283,7 +287,7 @@ def _served(pool: Map, minutes: float) -> Figure:
     for size, swap, again in zip(BLOCK_SIZES, found[::2], found[1::2], strict=True):
         paper = "comparable" if 16 <= size <= 64 else ""
         ours = f"swap {swap.rate:.2f}, recompute {again.rate:.2f} requests/s"
-        rows.append(Row(f"blocks of {size}", paper, ours, [swap.rate, again.rate]))
+        rows.append(FigureRow(f"blocks of {size}", paper, ours, [swap.rate, again.rate]))
     remark = "With 80 transfers a block, as in the paper's layout."
     return Figure("Figure 19b: rate with swap and with recomputation, OPT-13B, sharegpt", rows, remark)
 
@@ -300,7 +304,7 @@ def scale(pool: Map, counts: Sequence[int] = (10_000, 100_000, 1_000_000)) -> Fi
         ours = (
             f"{seconds:,.0f} s of one core, {1e6 * seconds / count:.0f} us a request, {mebibytes(peak)} MiB"
         )
-        rows.append(Row(f"{count:,} requests", "", ours, [seconds, peak]))
+        rows.append(FigureRow(f"{count:,} requests", "", ours, [seconds, peak]))
     return Figure("What simulating costs", rows)
 
 

@@ -10,21 +10,27 @@ from collections import deque
 from collections.abc import Iterator
 
 from minipaged.engine.block_manager import BlockManager
+from minipaged.engine.policies import FirstComeFirstServed, Policy, line_of, victim_of
 from minipaged.engine.request import Request
-from minipaged.engine.scheduler import Move, Row, Schedule, _is_prefill
+from minipaged.engine.scheduler import Move, Row, Schedule, _is_prefill, _of_the_request
 from minipaged.reference.allocator import OutOfBlocksError
 
 
 class Scheduler:
-    """Requests wait in `waiting`; those that hold blocks are in `running`, those swapped out in `swapped`.
+    """Requests wait in `waiting`; those that hold blocks are in `running`, those swapped out in `swapped`."""
 
-    All three are in order of arrival.
-    """
-
-    def __init__(self, blocks: BlockManager, *, max_num_seqs: int, max_num_batched_tokens: int) -> None:
+    def __init__(
+        self,
+        blocks: BlockManager,
+        *,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+        policy: Policy | None = None,
+    ) -> None:
         self.blocks = blocks
         self.max_num_running = min(max_num_seqs, max_num_batched_tokens)  # each one gets a token a step
         self.max_num_batched_tokens = max_num_batched_tokens
+        self.policy = policy or FirstComeFirstServed()
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
         self.swapped: deque[Request] = deque()
@@ -35,16 +41,15 @@ class Scheduler:
         raise NotImplementedError
 
     def requests(self) -> Iterator[Request]:
-        """All requests that are not finished, oldest first."""
+        """All requests that are not finished: the running, the swapped out, the waiting."""
         yield from self.running
         yield from self.swapped
         yield from self.waiting
 
-    def schedule(self, step: Schedule | None = None) -> Schedule:
+    def schedule(self) -> Schedule:
         """Plan the next step. The tables of all its rows have a slot for each token computed.
 
-        step: filled as the planning goes on, for a caller who wants to know how far it came before it raised.
-        Sorting is stable: decodes come before prompts, and within each the order of arrival stays.
+        Sorting is stable: decodes come before prompts, and within each the order of `running` stays.
         """
         raise NotImplementedError
 
@@ -57,9 +62,10 @@ class Scheduler:
                 return
 
     def _reserve_slots(self, step: Schedule) -> None:
-        """Give every running sequence a slot for its newest token, oldest first, preempting from the end."""
+        """Give every running sequence a slot for its newest token; preempt where the blocks run out."""
         raise NotImplementedError
 
+    @_of_the_request
     def _append_slots(self, step: Schedule, request: Request) -> None:
         for sequence in request.unfinished:
             copied = self.blocks.append_slot(sequence)
@@ -67,7 +73,12 @@ class Scheduler:
                 step.moves.append(Move("copy", *copied, request))
 
     def _make_room(self, step: Schedule) -> None:
-        """Preempt the youngest running request, or end it where it is alone: no pool will ever hold it."""
+        """Preempt one running request, or end the only one: no pool will ever hold it."""
+        raise NotImplementedError
+
+    @_of_the_request
+    def _preempt(self, step: Schedule, request: Request) -> None:
+        """Take a request's blocks. It comes back as if it had never run, before others of its rank."""
         raise NotImplementedError
 
     def _swap_out(self, step: Schedule, request: Request) -> bool:
@@ -82,23 +93,24 @@ class Scheduler:
         return True
 
     def _resume_and_admit(self, step: Schedule, budget: int) -> None:
-        """Bring back what was swapped out and start what waits, in order of arrival, while there is room."""
+        """Bring back who was swapped out and start who waits, in the policy's order, while there is room."""
         raise NotImplementedError
 
-    def _swap_in(self, step: Schedule, request: Request) -> None:
-        """Take a group back into the pool, with a slot for each newest token."""
-        pairs = self.blocks.swap_in(request.unfinished, self.num_spare_blocks)
-        step.moves += [Move("in", *pair, request) for pair in pairs]
-        self._append_slots(step, request)
-        self.running.append(self.swapped.popleft())
-
-    def _admit(self, step: Schedule, request: Request) -> None:
-        """Start a request, or start it again, with room for all of its tokens."""
-        num_cached = self.blocks.admit(request.unfinished, self.num_spare_blocks)
-        if request.num_cached_tokens is None:
-            request.num_cached_tokens = num_cached
-            step.admitted.append(request)
-        self.running.append(self.waiting.popleft())
+    @_of_the_request
+    def _start(self, step: Schedule, request: Request) -> None:
+        """Start a request, or go on with it, with a slot for each of its tokens; all or nothing."""
+        if request in self.swapped:
+            pairs = self.blocks.swap_in(request.unfinished, self.num_spare_blocks)
+            step.moves += [Move("in", *pair, request) for pair in pairs]
+            self._append_slots(step, request)
+            self.swapped.remove(request)
+        else:
+            num_cached = self.blocks.admit(request.unfinished, self.num_spare_blocks)
+            self.waiting.remove(request)
+            if request.num_cached_tokens is None:
+                request.num_cached_tokens = num_cached
+                step.admitted.append(request)
+        self.running.append(request)
 
     def _add_rows(self, step: Schedule, request: Request, budget: int) -> int:
         """Add as many of the request's uncomputed tokens as the budget allows; returns how many.

@@ -72,7 +72,7 @@ class World:
             tried = f"row ({row.request.request_id}, {row.start}, {row.stop})"
             check(
                 f"where {tried} begins", row.start, sequence.num_computed_tokens,
-                "a row begins where the computed tokens end",
+                "a row begins where the computed tokens end, in a Schedule that is new in each call",
             )  # fmt: skip
             inside = row.start < row.stop <= sequence.num_tokens
             check_true(
@@ -659,19 +659,22 @@ def test_who_outgrows_the_pool(exercise: ModuleType) -> None:
     check("who has ended then", sorted(world.ended), ["A", "B"], why)
 
 
-def test_a_step_that_is_handed_in_is_filled(exercise: ModuleType) -> None:
-    """`schedule(step)` fills the step it is given and returns it; without requests it is empty."""
+def test_each_call_plans_a_step_of_its_own(exercise: ModuleType) -> None:
+    """`schedule()` returns a new step each time; without requests it is empty."""
     world = World(exercise, 4)
     with trying("schedule() without requests"):
         check("rows without requests", rows(world.step()), [], "nothing to do is no error")
     request = world.add("A", 3)
-    mine = Schedule()
-    with trying("schedule(step)"):
-        got = world.scheduler.schedule(mine)
-    why = "the caller looks into the step it handed in when something raises half-way"
-    check_true("schedule(step) with a step of one's own", got is mine, "that very step", "another one", why)
-    check("the rows of the step handed in", rows(mine), [("A", 0, 3)], why)
-    check("step.admitted", [r is request for r in mine.admitted], [True], "_admit lists it")
+    with trying("schedule() for A, twice"):
+        first = world.step()
+        before = rows(first)
+        second = world.step()
+    why = "the step before was carried out: each call begins with an empty Schedule"
+    check_true("the second step", second is not first, "a new Schedule", "the first one again", why)
+    check("the rows of the second step", rows(second), [("A", 3, 4)], why)
+    check("the rows of the first step, looked at later", rows(first), before, why)
+    admitted = [r is request for r in first.admitted]
+    check("step.admitted of the first step", admitted, [True], "_start lists it")
 
 
 def test_long_lives_in_small_pools(exercise: ModuleType) -> None:

@@ -46,12 +46,11 @@ class BlockManager:
         return PrefixChain(token_ids, self.block_size, salt)
 
     def append_slot(self, sequence: Sequence) -> tuple[int, int] | None:
-        """Give the newest token of `sequence` a slot, in a block that no other sequence has.
+        """Give the newest token of `sequence`, if it has no slot yet, one in a block of its own.
 
-        A running sequence has at most one token without a slot: the one that was just sampled. It goes into
-        the last block where that has an empty slot, else into a new one. Returns the pair (source,
-        destination) where a shared block must be copied first, else None. Where each token has a slot
-        already nothing changes, and nothing is copied. Raises OutOfBlocksError with nothing changed.
+        The token goes into the last block where that has an empty slot, else into a new block. Returns the
+        pair (source, destination) where a shared block must be copied first, else None. Raises
+        OutOfBlocksError with nothing changed.
         """
         raise NotImplementedError
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,6 +14,14 @@ import numpy as np
 from .memory_accesses import Kind, OutOfBoundsError, Recording, replaced, require
 
 _TORCH_NAMES = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp64": "float64", "int1": "bool"}
+# The builder's methods that touch memory: what each does there, and which of its arguments are the pointers
+# and the mask (-1: it has none).
+_ACCESSES: dict[str, tuple[tuple[Kind, ...], int, int]] = {
+    "create_masked_load": (("read",), 0, 1),
+    "create_masked_store": (("wrote",), 0, 2),
+    "create_atomic_rmw": (("read", "wrote"), 1, 3),
+    "create_atomic_cas": (("read", "wrote"), 0, -1),
+}
 
 
 def interprets_triton() -> bool:
@@ -33,42 +41,23 @@ def watched_triton(recorded: Recording) -> Iterator[None]:
     builder: Any = getattr(interpreter, "interpreter_builder", None)
     executor: Any = getattr(interpreter, "GridExecutor", None)
     require(executor, "__call__")
-    require(
-        builder,
-        "create_masked_load",
-        "create_masked_store",
-        "create_atomic_rmw",
-        "create_atomic_cas",
-        "set_grid_idx",
-    )
-    run, load, store = executor.__call__, builder.create_masked_load, builder.create_masked_store
-    update, exchange = builder.create_atomic_rmw, builder.create_atomic_cas
+    require(builder, "set_grid_idx", *_ACCESSES)
+    run = executor.__call__
     num_axes = 3
 
-    def look(kinds: tuple[Kind, ...], pointers: Any, mask: Any) -> None:
-        program = f"program ({', '.join(map(str, builder.grid_idx[:num_axes]))})"
-        addresses = pointers.data.ravel()
-        if mask is not None:
-            addresses = addresses[np.broadcast_to(mask.data, pointers.data.shape).ravel().astype(bool)]
-        element = str(pointers.get_element_ty())
-        for kind in kinds:
-            _look(recorded, program, kind, addresses, _TORCH_NAMES.get(element, element))
+    def watched(access: Callable[..., Any], kinds: tuple[Kind, ...], pointers_at: int, mask_at: int) -> Any:
+        def look_and_access(*arguments: Any) -> Any:
+            program = f"program ({', '.join(map(str, builder.grid_idx[:num_axes]))})"
+            pointers, mask = arguments[pointers_at], arguments[mask_at] if mask_at >= 0 else None
+            addresses = pointers.data.ravel()
+            if mask is not None:
+                addresses = addresses[np.broadcast_to(mask.data, pointers.data.shape).ravel().astype(bool)]
+            element = str(pointers.get_element_ty())
+            for kind in kinds:
+                _look(recorded, program, kind, addresses, _TORCH_NAMES.get(element, element))
+            return access(*arguments)
 
-    def masked_load(pointers: Any, mask: Any, *rest: Any) -> Any:
-        look(("read",), pointers, mask)
-        return load(pointers, mask, *rest)
-
-    def masked_store(pointers: Any, value: Any, mask: Any, *rest: Any) -> Any:
-        look(("wrote",), pointers, mask)
-        return store(pointers, value, mask, *rest)
-
-    def atomic_update(operation: Any, pointers: Any, value: Any, mask: Any, *rest: Any) -> Any:
-        look(("read", "wrote"), pointers, mask)
-        return update(operation, pointers, value, mask, *rest)
-
-    def atomic_exchange(pointers: Any, *rest: Any) -> Any:
-        look(("read", "wrote"), pointers, None)
-        return exchange(pointers, *rest)
+        return look_and_access
 
     def launch(self: Any, *arguments: Any, **options: Any) -> Any:
         nonlocal num_axes
@@ -80,16 +69,8 @@ def watched_triton(recorded: Recording) -> Iterator[None]:
                 recorded.know(name.removesuffix("_ptr"), value)
         return run(self, *arguments, **options)
 
-    with (
-        replaced(executor, __call__=launch),
-        replaced(
-            builder,
-            create_masked_load=masked_load,
-            create_masked_store=masked_store,
-            create_atomic_rmw=atomic_update,
-            create_atomic_cas=atomic_exchange,
-        ),
-    ):
+    accesses = {name: watched(getattr(builder, name), *what) for name, what in _ACCESSES.items()}
+    with replaced(executor, __call__=launch), replaced(builder, **accesses):
         yield
 
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
+from itertools import islice, takewhile
+from typing import NamedTuple
 
 from ..reference.allocator import BlockAllocator, OutOfBlocksError
 from ..reference.beam_search import copies_needed, fork_beams
@@ -23,10 +25,7 @@ from .request import Sequence
 
 @dataclass(frozen=True)
 class Parts:
-    """Who keeps the books: the classes and functions of minipaged.reference, or others in their place.
-
-    Each has the name, the arguments and the promises of the one that it stands for.
-    """
+    """What keeps the blocks: minipaged.reference's own, or others with the same arguments and promises."""
 
     allocator_class: type[BlockAllocator] = BlockAllocator
     block_table_class: type[BlockTable] = BlockTable
@@ -38,6 +37,16 @@ class Parts:
 
 
 REFERENCE = Parts()
+
+
+class Admission(NamedTuple):
+    """How one sequence of a group gets its blocks: it shares the first `num_shared`, and takes new ones."""
+
+    sequence: Sequence
+    hits: list[int]  # the blocks that it shares, found in the prefix cache
+    owner: Sequence | None  # or the earlier sequence of the group whose blocks it shares
+    num_shared: int
+    num_blocks: int  # that its tokens fill
 
 
 class BlockManager:
@@ -77,49 +86,33 @@ class BlockManager:
         """Give a slot to every token of a group's sequences, sharing known prefixes and what is common.
 
         Returns the number of the first one's tokens found in the cache, which need no computation. A later
-        sequence shares the full blocks of an earlier one that begins alike: they are computed once, by the
-        earlier one, which must not come after it in a step. Raises OutOfBlocksError, with nothing changed,
-        where the blocks don't suffice or fewer than `num_spare_blocks` would be left.
+        sequence shares the full blocks of an earlier one that begins alike: the earlier one computes them,
+        and must not come after it in a step. Raises OutOfBlocksError, with nothing changed, where fewer than
+        `num_spare_blocks` would be left.
         """
-        hits = [self._lookup(sequence) for sequence in sequences]
-        owners = [self._longest_match(sequences, i, len(hits[i])) for i in range(len(sequences))]
-        num_shared = [max(len(hits[i]), owners[i][1]) for i in range(len(sequences))]
-        sizes = [num_blocks_for(sequence.num_tokens, self.block_size) for sequence in sequences]
-        num_needed = sum(sizes) - sum(num_shared) + num_spare_blocks
-        available = num_available_after([block for found in hits for block in found], self.cache)
-        if num_needed > available:
-            raise OutOfBlocksError(num_needed, available)
-        tables: list[list[int]] = []
-        taken: list[int] = []
-        try:
-            for found, (_, matched) in zip(hits, owners, strict=True):  # pinned before anything is evicted
-                if not matched:
-                    self.cache.share(found)
-                    taken += found
-            for found, (owner, matched), size in zip(hits, owners, sizes, strict=True):
-                begin = tables[owner][:matched] if matched else found
-                if matched:
-                    self.cache.share(begin)
-                    taken += begin
-                new = self.cache.allocate(size - len(begin))
-                taken += new
-                tables.append(begin + new)
-        except BaseException:
-            self.cache.free(taken)
-            raise
-        for sequence, blocks, shared in zip(sequences, tables, num_shared, strict=True):
+        plan = self._plan(sequences)
+        cached = [block for admission in plan for block in admission.hits]
+        num_new = sum(admission.num_blocks - admission.num_shared for admission in plan)
+        available = num_available_after(cached, self.cache)
+        if num_new + num_spare_blocks > available:
+            raise OutOfBlocksError(num_new + num_spare_blocks, available)
+        self.cache.share(cached)  # before `allocate` evicts them
+        new = iter(self.cache.allocate(num_new))
+        for sequence, hits, owner, num_shared, num_blocks in plan:
+            if owner is not None:
+                hits = owner.table.blocks[:num_shared]
+                self.cache.share(hits)
             sequence.table = self.new_table()
-            sequence.table.append(sequence.num_tokens, blocks)
-            sequence.num_computed_tokens = shared * self.block_size
-        return len(hits[0]) * self.block_size
+            sequence.table.append(sequence.num_tokens, [*hits, *islice(new, num_blocks - num_shared)])
+            sequence.num_computed_tokens = num_shared * self.block_size
+        return len(plan[0].hits) * self.block_size
 
     def append_slot(self, sequence: Sequence) -> tuple[int, int] | None:
-        """Give the newest token of `sequence` a slot, in a block that no other sequence has.
+        """Give the newest token of `sequence`, if it has no slot yet, one in a block of its own.
 
-        A running sequence has at most one token without a slot: the one that was just sampled. It goes into
-        the last block where that has an empty slot, else into a new one. Returns the pair (source,
-        destination) where a shared block must be copied first, else None. Where each token has a slot
-        already nothing changes, and nothing is copied. Raises OutOfBlocksError with nothing changed.
+        The token goes into the last block where that has an empty slot, else into a new block. Returns the
+        pair (source, destination) where a shared block must be copied first, else None. Raises
+        OutOfBlocksError with nothing changed.
         """
         table = sequence.table
         num_new_tokens = sequence.num_tokens - table.num_tokens
@@ -149,9 +142,8 @@ class BlockManager:
         """
         if self.host_allocator is None:
             raise OutOfBlocksError(sum(len(sequence.table) for sequence in sequences), 0)
-        pairs = self.parts.swap_out(
-            [each.table.blocks for each in sequences], self.cache, self.host_allocator
-        )
+        tables = [sequence.table.blocks for sequence in sequences]
+        pairs = self.parts.swap_out(tables, self.cache, self.host_allocator)
         for sequence in sequences:
             sequence.on_host = True
         return pairs
@@ -219,38 +211,40 @@ class BlockManager:
     def _lookup(self, sequence: Sequence) -> list[int]:
         return self.cache.lookup(sequence.chain) if self.enable_prefix_caching else []
 
-    def _longest_match(self, sequences: SequenceOf[Sequence], index: int, at_least: int) -> tuple[int, int]:
-        """Which earlier sequence of a group begins most like this one, and for how many full blocks.
+    def _plan(self, sequences: SequenceOf[Sequence]) -> list[Admission]:
+        """Say for each sequence of a group which blocks it shares. Changes nothing."""
+        plan: list[Admission] = []
+        for index, sequence in enumerate(sequences):
+            num_blocks = num_blocks_for(sequence.num_tokens, self.block_size)
+            hits = self._lookup(sequence)
+            admission = Admission(sequence, hits, None, len(hits), num_blocks)
+            for earlier in sequences[:index]:
+                num_common = self._num_common_blocks(sequence.token_ids, earlier.token_ids)
+                if num_common > admission.num_shared:
+                    admission = Admission(sequence, [], earlier, num_common, num_blocks)
+            plan.append(admission)
+        return plan
 
-        (0, 0) where none has more than `at_least` in common. One token is always left to compute.
-        """
-        tokens, size = sequences[index].token_ids, self.block_size
-        best = (0, 0)
-        for i, other in enumerate(sequences[:index]):
-            end = min((len(tokens) - 1) // size, len(other.token_ids) // size)
-            different = (
-                b
-                for b in range(end)
-                if tokens[b * size : (b + 1) * size] != other.token_ids[b * size : (b + 1) * size]
-            )
-            matched = next(different, end)
-            if matched > max(best[1], at_least):
-                best = (i, matched)
-        return best
+    def _num_common_blocks(self, tokens: list[int], other: list[int]) -> int:
+        """Full blocks with which both lists begin. One of the `tokens` is always left to compute."""
+        size = self.block_size
+        most = min((len(tokens) - 1) // size, len(other) // size)
+        common = range(0, most * size, size)
+        return sum(1 for _ in takewhile(lambda i: tokens[i : i + size] == other[i : i + size], common))
 
     def check(self, sequences: Iterable[Sequence]) -> None:
         """Prove the invariants of the pool against all live `sequences`, or raise BrokenPoolError."""
-        sequences = list(sequences)
-        tables = [each.table for each in sequences if not each.on_host]
-        on_host = [each.table for each in sequences if each.on_host]
-        check_pool(self.allocator, tables, self.num_available)
+        tables: dict[bool, list[BlockTable]] = {False: [], True: []}  # by whether they are on the host
+        for sequence in sequences:
+            tables[sequence.on_host].append(sequence.table)
+        check_pool(self.allocator, tables[False], self.num_available)
         if self.host_allocator is not None:
-            check_pool(self.host_allocator, on_host, self.host_allocator.num_free)
+            check_pool(self.host_allocator, tables[True], self.host_allocator.num_free)
 
 
 def _num_blocks_to_append(sequences: SequenceOf[Sequence], host_allocator: BlockAllocator) -> int:
     """Blocks that swapped sequences need for tokens without a slot: new ones, and copies of shared ones."""
-    growing = [each for each in sequences if each.num_tokens > each.table.num_tokens]
-    new = [each.table.num_blocks_needed(each.num_tokens - each.table.num_tokens) for each in growing]
-    tables = [each.table for each in growing]
+    growing = [sequence for sequence in sequences if sequence.num_tokens > sequence.table.num_tokens]
+    tables = [sequence.table for sequence in growing]
+    new = [s.table.num_blocks_needed(s.num_tokens - s.table.num_tokens) for s in growing]
     return sum(new) + copies_needed(tables, range(len(tables)), host_allocator)

@@ -15,15 +15,16 @@ from threading import RLock
 from ..config import EngineConfig
 from ..errors import EngineDeadError, InvalidConfigError, InvalidRequestError
 from ..models.loading import LoadedModel
-from ..outputs import CacheStats, CompletionOutput, RequestOutput
+from ..outputs import CacheStats, RequestOutput
 from ..sampling_params import BeamSearchParams, SamplingParams, shown
 from .block_manager import REFERENCE, BlockManager, Parts
-from .decoding import FATAL_ERRORS, Decoder, describe
-from .inbox import Inbox
+from .decoding import Decoder
+from .endings import FATAL_ERRORS, describe
+from .inbox import Inbox, interrupts_wait
 from .intake import Intake
-from .interrupts import interrupts_wait
 from .model_runner import ModelRunner
-from .request import Request, Sequence
+from .policies import Policy
+from .request import Request
 from .scheduler import Schedule, Scheduler
 from .usage import Usage
 
@@ -38,11 +39,14 @@ class LLMEngine:
         *,
         parts: Parts = REFERENCE,
         block_manager_class: type[BlockManager] = BlockManager,
+        policy: Policy | None = None,
     ) -> None:
+        if policy is not None and not isinstance(policy, Policy):
+            raise InvalidConfigError(f"policy must be a minipaged.Policy or None, got {shown(policy)}")
         self.loaded = loaded
         self.config = config
         self.tokenizer = loaded.tokenizer
-        self.max_model_len = _max_model_len(config, loaded)
+        self.max_model_len = config.model_len(loaded.max_model_len)
         self.runner = ModelRunner(loaded, config, self.max_model_len)
         self.blocks = block_manager_class(
             self.runner.num_blocks,
@@ -55,12 +59,12 @@ class LLMEngine:
             self.blocks,
             max_num_seqs=config.max_num_seqs,
             max_num_batched_tokens=config.max_num_batched_tokens,
+            policy=policy,
         )
-        self.intake = Intake(loaded, config, self.blocks, self.max_model_len)
+        self.intake = Intake(loaded, config, self.blocks, self.scheduler.policy, self.max_model_len)
         self._decoder = Decoder(self.blocks, loaded.eos_token_ids)
         self.usage = Usage()
-        # Called with every step that does anything, before it runs.
-        self.observers: list[Callable[[Schedule], None]] = []
+        self.observers: list[Callable[[Schedule], None]] = []  # called before each step that does anything
         self._inbox = Inbox()
         self._entry_lock = RLock()  # held while one request is checked and enters
         self._step_lock = RLock()  # held by the one call that reads or changes scheduler and pool
@@ -69,8 +73,6 @@ class LLMEngine:
         self._books_are_whole = True  # False while a step changes which blocks are whose
         if config.check_invariants:
             self.check()  # a new pool: all of it free
-
-    # ------------------------------------------------------------------ requests in
 
     def add_request(
         self, request_id: str, prompt: str | SequenceOf[int], params: SamplingParams | BeamSearchParams
@@ -83,13 +85,7 @@ class LLMEngine:
             raise InvalidRequestError(f"request_id must be a string, got {shown(request_id)}")
         with self._entry_lock:
             self._refuse_if_dead()
-            if request_id in self._inbox:
-                raise InvalidRequestError(f"request_id {request_id!r} is in use by an unfinished request")
-            if len(self._inbox) >= self.config.max_num_waiting:
-                raise InvalidRequestError(
-                    f"{len(self._inbox)} requests are unfinished: "
-                    f"max_num_waiting={self.config.max_num_waiting} allows no more, wait until one ends"
-                )
+            self._inbox.refuse(request_id, self.config.max_num_unfinished)
             request = self.intake.make_request(request_id, prompt, params)
             with interrupts_wait():
                 self._inbox.add(request)
@@ -120,8 +116,6 @@ class LLMEngine:
         """True while there is something to step for."""
         return bool(self._outbox) or not self._inbox.is_empty
 
-    # ------------------------------------------------------------------ the loop
-
     def step(self) -> list[RequestOutput]:
         """Compute one token for each decoding sequence, and prompt chunks with the rest of the budget.
 
@@ -132,11 +126,12 @@ class LLMEngine:
         with self._step_lock:
             with interrupts_wait():  # ends before outputs are taken out, so an interrupted step keeps them
                 self._refuse_if_dead()
-                step = Schedule()
+                step = Schedule()  # what there is of it where the planning raises: nothing
                 self._books_are_whole = False
                 try:
                     self.empty_inbox()
                     self._expire()
+                    step = self.scheduler.schedule()
                     self._run(step)
                 except BaseException as error:
                     self._abandon(step, error)
@@ -154,15 +149,12 @@ class LLMEngine:
         with self._step_lock:
             return self.usage.stats(self.scheduler, self.blocks, self.runner.shape.bytes_per_token)
 
-    # ------------------------------------------------------------------ parts of a step
-
     def _refuse_if_dead(self) -> None:
         if self._dead:
             raise EngineDeadError("an earlier step left this engine in an unknown state: make a new one")
 
     def _run(self, step: Schedule) -> None:
-        """Schedule, compute and choose tokens; what changed goes into the outbox."""
-        self.scheduler.schedule(step)
+        """Compute a planned step and choose tokens; what changed goes into the outbox."""
         for request in step.outgrown:
             self._finish(request, "capacity")
         self._books_are_whole = True  # neither observers nor the model change them
@@ -186,14 +178,17 @@ class LLMEngine:
             self.check()
 
     def _abandon(self, step: Schedule, error: BaseException) -> None:
-        """End the requests of a step that `error` broke off: their blocks may hold wrong values."""
+        """End the requests of a step that `error` broke off: their blocks may hold wrong values.
+
+        Of a step that was still being planned that is the one request that the error belongs to, if any.
+        """
         self._dead = isinstance(error, FATAL_ERRORS)
         try:
             if not self._books_are_whole:
                 self._start_over()
             for request in step.outgrown:
                 self._settle(request, "capacity")
-            for request in step.requests:
+            for request in step.requests or filter(None, [getattr(error, "request", None)]):
                 self._settle(request, "error", describe(error))
         except BaseException:
             self._dead = True
@@ -247,44 +242,7 @@ class LLMEngine:
 
     def _report(self, request: Request) -> None:
         """Tell the caller how a request stands now. One that has ended leaves, and its id is free again."""
-        self._outbox.append(_output(request))
+        self._outbox.append(request.output())
         if not request.unfinished:
             self.scheduler.finish(request)
             self._inbox.end(request)
-
-
-def _max_model_len(config: EngineConfig, loaded: LoadedModel) -> int:
-    if config.max_model_len is None:
-        return loaded.max_model_len
-    if config.max_model_len > loaded.max_model_len:
-        raise InvalidConfigError(
-            f"max_model_len={shown(config.max_model_len)} is beyond the model's own limit of "
-            f"{loaded.max_model_len}"
-        )
-    return config.max_model_len
-
-
-def _output(request: Request) -> RequestOutput:
-    """What a caller sees of a request now. The text of beams is written out once they have ended."""
-    return RequestOutput(
-        request_id=request.request_id,
-        prompt=request.prompt,
-        prompt_token_ids=request.prompt_token_ids,
-        num_cached_tokens=request.num_cached_tokens or 0,
-        finished=not request.unfinished,
-        outputs=[_completion(request, sequence) for sequence in request.sequences],
-        error=request.error,
-    )
-
-
-def _completion(request: Request, sequence: Sequence) -> CompletionOutput:
-    wants_logprobs = request.params.logprobs is not None
-    return CompletionOutput(
-        index=sequence.index,
-        text=sequence.detokenizer.text,
-        token_ids=sequence.output_token_ids,
-        finish_reason=sequence.finish_reason,
-        logprobs=list(sequence.logprobs) if wants_logprobs else None,
-        cumulative_logprob=sequence.cumulative_logprob if wants_logprobs else None,
-        score=sequence.score,
-    )

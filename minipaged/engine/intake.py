@@ -14,13 +14,14 @@ from operator import index
 from random import Random
 from typing import Any, NoReturn
 
-from ..config import EngineConfig
+from ..config import EngineConfig, size_of_text
 from ..errors import InvalidRequestError
 from ..models.loading import LoadedModel
 from ..sampling_params import BeamSearchParams, SamplingParams, shown
-from .beam_search import BeamSearch
+from .beam_scores import BeamSearch
 from .block_manager import BlockManager
 from .detokenizer import IncrementalDetokenizer
+from .policies import Policy
 from .request import Request, Sequence
 
 
@@ -28,11 +29,16 @@ class Intake:
     """Knows the limits of one engine, and makes the requests that keep within them."""
 
     def __init__(
-        self, loaded: LoadedModel, config: EngineConfig, blocks: BlockManager, max_model_len: int
+        self,
+        loaded: LoadedModel,
+        config: EngineConfig,
+        blocks: BlockManager,
+        policy: Policy,
+        max_model_len: int,
     ) -> None:
         self.loaded = loaded
-        self.block_size = config.block_size
         self.blocks = blocks
+        self.policy = policy
         self.max_model_len = max_model_len
         self.max_prompt_bytes = config.max_prompt_bytes
         self.max_num_sequences = min(config.max_num_seqs, config.max_num_batched_tokens)
@@ -46,6 +52,7 @@ class Intake:
             raise InvalidRequestError(
                 f"params must be SamplingParams or BeamSearchParams, got {shown(params)}"
             )
+        self._check_priority(params.priority)
         token_ids = self._tokenize(prompt)
         self._check_length(len(token_ids))
         self._check_embeddings(token_ids)
@@ -53,7 +60,9 @@ class Intake:
         beam_search = None
         if isinstance(params, BeamSearchParams):
             beam_search = self._beam_search(params, max_tokens)
-            params = SamplingParams(max_tokens=params.max_tokens, ignore_eos=params.ignore_eos)
+            params = SamplingParams(
+                max_tokens=params.max_tokens, ignore_eos=params.ignore_eos, priority=params.priority
+            )
         self._check_width("n", params.n)
         self._check_stop_tokens(params.stop_token_ids)
         new_detokenizer = partial(
@@ -98,6 +107,14 @@ class Intake:
             num_prompt_tokens=len(known),
             seed=params.seed if params.seed is not None else self._seeds.getrandbits(64),
         )
+
+    def _check_priority(self, priority: int) -> None:
+        """Refuse a priority that nobody would look at."""
+        if priority and not self.policy.reads_priority:
+            raise InvalidRequestError(
+                f"priority={shown(priority)}: {type(self.policy).__name__} reads no priority, "
+                "LLM(policy=Priority()) does"
+            )
 
     def _check_width(self, name: str, num_sequences: int) -> None:
         """Refuse more sequences than a step may hold: all of a request's run together."""
@@ -154,14 +171,7 @@ class Intake:
         """The token ids of a text. Raises InvalidRequestError, early for one that can't fit the model."""
         if self.loaded.tokenizer is None:
             raise InvalidRequestError("this model has no tokenizer: prompts must be lists of token ids")
-        try:
-            num_bytes = len(text.encode())
-        except UnicodeEncodeError as error:
-            raise InvalidRequestError(f"prompt is no valid text: {error}") from None
-        if num_bytes > self.max_prompt_bytes:
-            raise InvalidRequestError(
-                f"prompt has {num_bytes} bytes of text, max_prompt_bytes={self.max_prompt_bytes} are allowed"
-            )
+        num_bytes = size_of_text("prompt", text, self.max_prompt_bytes)
         if num_bytes >= 8 * self.max_model_len and num_bytes > self.max_model_len * self._longest_token:
             raise InvalidRequestError(
                 f"prompt has {num_bytes} bytes of text, more than {self.max_model_len} tokens can stand for: "
@@ -191,9 +201,9 @@ class Intake:
                 f"prompt has {num_tokens} tokens, at most {self.max_model_len - 1} are allowed: "
                 f"max_model_len={self.max_model_len} counts prompt and output"
             )
-        num_slots = self.blocks.num_blocks * self.block_size
+        num_slots = self.blocks.num_blocks * self.blocks.block_size
         if num_tokens > num_slots:
             raise InvalidRequestError(
                 f"prompt has {num_tokens} tokens and can never fit the pool: {self.blocks.num_blocks} "
-                f"blocks of {self.block_size} hold {num_slots}"
+                f"blocks of {self.blocks.block_size} hold {num_slots}"
             )

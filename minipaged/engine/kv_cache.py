@@ -2,21 +2,25 @@
 
 It is block-major, [num_blocks, num_layers, 2, block_size, num_kv_heads, head_dim]: a block is one piece of
 memory with the K and V of its tokens for every layer, so that copying or swapping a block moves one piece.
-Page: docs/concepts/kv_cache.md.
+This file also decides how many blocks the pool has. Page: docs/concepts/kv_cache.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 
+from ..config import LARGEST, EngineConfig, parse_bytes
 from ..errors import InvalidConfigError
 from ..kernels.swap import host_pool
-from ..reference.kv_cache_size import bytes_per_token
+from ..reference.kv_cache_size import blocks_that_fit, bytes_per_token
+from ..sampling_params import shown
 from . import huge_pages
+
+DEFAULT_CPU_POOL = 1 << 30  # bytes
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,6 @@ class KVCache:
         num_host_blocks: int = 0,
     ) -> None:
         self.shape = shape
-        self.block_size = block_size
         size = (num_blocks, shape.num_layers, 2, block_size, shape.num_kv_heads, shape.head_dim)
         on_cpu = torch.device(device).type == "cpu"
         with allocating(f"num_blocks or kv_cache_memory: a pool of {num_blocks} blocks"):
@@ -68,10 +71,59 @@ class KVCache:
                 else torch.empty(size, dtype=shape.dtype, device=device)
             )
         with allocating(f"swap_space: a host pool of {num_host_blocks} blocks"):
-            self.host_pool = host_pool(self.pool, num_host_blocks) if num_host_blocks else None
+            self.host_pool = host_pool(self.pool, num_host_blocks) if num_host_blocks else self.pool[:0]
         self.layers = [(self.pool[:, i, 0], self.pool[:, i, 1]) for i in range(shape.num_layers)]
+
+    @property
+    def block_size(self) -> int:
+        """Tokens per block."""
+        return self.pool.shape[3]
 
     @property
     def num_bytes(self) -> int:
         """Bytes of the pool."""
         return self.pool.numel() * self.pool.element_size()
+
+
+def num_pool_blocks(
+    config: EngineConfig, shape: KVShape, most_useful: int, spare_gpu_memory: Callable[[], int] | None
+) -> int:
+    """How many blocks the pool gets: `num_blocks`, else `kv_cache_memory`, else what the memory allows.
+
+    most_useful: the blocks that a full batch of the longest requests fills; only the third case stops there.
+    spare_gpu_memory: asked for the bytes that a GPU has left; None on a CPU. Raises InvalidConfigError.
+    """
+    if config.num_blocks is not None:
+        return config.num_blocks
+    if config.kv_cache_memory is not None:
+        return _blocks_in("kv_cache_memory", config.kv_cache_memory, config.block_size, shape)
+    memory = spare_gpu_memory() if spare_gpu_memory else DEFAULT_CPU_POOL
+    num_blocks = blocks_that_fit(memory, config.block_size, shape.bytes_per_token)
+    if num_blocks < 1:
+        raise InvalidConfigError(
+            f"no memory is left for a pool: gpu_memory_utilization={config.gpu_memory_utilization} leaves "
+            f"{max(memory, 0)} bytes, a block takes {config.block_size * shape.bytes_per_token} bytes"
+        )
+    return min(num_blocks, most_useful)
+
+
+def num_host_blocks(config: EngineConfig, shape: KVShape) -> int:
+    """How many blocks `swap_space` holds; 0 where nothing is swapped."""
+    if config.preemption_mode != "swap":
+        return 0
+    return _blocks_in("swap_space", config.swap_space, config.block_size, shape)
+
+
+def _blocks_in(name: str, size: int | str, block_size: int, shape: KVShape) -> int:
+    """How many blocks the bytes of a setting hold. Raises InvalidConfigError for none and for too many."""
+    num_blocks = blocks_that_fit(parse_bytes(name, size), block_size, shape.bytes_per_token)
+    if num_blocks == 0:
+        raise InvalidConfigError(
+            f"{name}={shown(size)} does not hold one block: a block of {block_size} tokens of this "
+            f"model takes {block_size * shape.bytes_per_token} bytes"
+        )
+    if num_blocks > LARGEST:
+        raise InvalidConfigError(
+            f"{name}={shown(size)} holds {shown(num_blocks)} blocks, at most {LARGEST} can be used"
+        )
+    return num_blocks

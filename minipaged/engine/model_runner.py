@@ -6,28 +6,22 @@ The model is Hugging Face's own. Everything that paging needs travels beside its
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
-from ..config import LARGEST, EngineConfig, parse_bytes
-from ..errors import InvalidConfigError
+from ..config import EngineConfig
 from ..kernels.copy_on_write import copy_blocks
 from ..kernels.swap import swap_blocks
 from ..models.loading import LoadedModel
 from ..reference.block_table import num_blocks_for
 from ..reference.copy_on_write import independent_copies
-from ..reference.kv_cache_size import blocks_that_fit
-from ..sampling_params import shown
 from . import huge_pages
 from .backends import get_backend
 from .batch import Batch, BatchBuilder
-from .kv_cache import KVCache, KVShape, allocating
+from .kv_cache import KVCache, KVShape, allocating, num_host_blocks, num_pool_blocks
 from .model_hook import PagedStep
 from .scheduler import Move, Schedule
 
-DEFAULT_CPU_POOL = 1 << 30  # bytes
-_WAYS = {"copy": ("device", "device"), "out": ("device", "host"), "in": ("host", "device")}
+Place = tuple[str, int]  # a pool, "device" or "host", and a block of it
 
 
 class ModelRunner:
@@ -41,12 +35,12 @@ class ModelRunner:
         self.backend = get_backend(config.attention_backend, self.device, loaded.model.dtype)
         self.vocab_size = loaded.vocab_size
         self.shape = KVShape(loaded.num_layers, loaded.num_kv_heads, loaded.head_dim, loaded.model.dtype)
-        self.block_size = config.block_size
+        self._config = config
         self._max_model_len = max_model_len
         max_blocks = num_blocks_for(max_model_len, config.block_size)
-        self.num_blocks = config.num_blocks or self._affordable_blocks(
-            config, config.max_num_seqs * max_blocks
-        )
+        spare = self._spare_gpu_memory if self.device.type == "cuda" else None
+        self.num_blocks = num_pool_blocks(config, self.shape, config.max_num_seqs * max_blocks, spare)
+        self.num_host_blocks = num_host_blocks(config, self.shape)
         with allocating(
             f"max_num_batched_tokens={config.max_num_batched_tokens} and max_num_seqs={config.max_num_seqs}: "
             "the tensors of a step"
@@ -60,10 +54,7 @@ class ModelRunner:
                 block_size=config.block_size,
                 device=self.device,
             )
-        self.num_host_blocks = self._host_blocks(config)
-        self.cache = KVCache(
-            self.num_blocks, config.block_size, self.shape, self.device, self.num_host_blocks
-        )
+        self.cache = self._new_cache(self.num_blocks, self.num_host_blocks)
 
     def execute(self, step: Schedule) -> torch.Tensor:
         """Copy blocks, run the forward, and return the logits [rows, vocab] of rows that sample."""
@@ -72,18 +63,14 @@ class ModelRunner:
 
     def move(self, moves: list[Move]) -> None:
         """Carry out copies and swaps in order, as many at once as don't depend on each other."""
-        pools: dict[str, Any] = {"device": self.cache.pool, "host": self.cache.host_pool}
-        places = [((_WAYS[m.kind][0], m.source), (_WAYS[m.kind][1], m.destination)) for m in moves]
-        for launch in independent_copies(places):
-            for way in dict.fromkeys(_WAYS.values()):
-                pairs = [(a, b) for (here, a), (there, b) in launch if (here, there) == way]
-                if not pairs:
-                    continue
-                sources, destinations = map(list, zip(*pairs, strict=True))
-                if way == ("device", "device"):
-                    copy_blocks(self.cache.pool, sources, destinations)
-                else:
-                    swap_blocks(pools[way[0]], pools[way[1]], sources, destinations)
+        device, host = self.cache.pool, self.cache.host_pool
+        for launch in independent_copies([_source_and_destination(move) for move in moves]):
+            if within := _pairs(launch, "device", "device"):
+                copy_blocks(device, *within)
+            if out := _pairs(launch, "device", "host"):
+                swap_blocks(device, host, *out)
+            if back := _pairs(launch, "host", "device"):
+                swap_blocks(host, device, *back)
 
     @torch.inference_mode()
     def _forward(self, batch: Batch, cache: KVCache) -> torch.Tensor:
@@ -97,52 +84,23 @@ class ModelRunner:
         # A token without an embedding could never be continued, so its logits don't count.
         return output.logits[0, :, : self.vocab_size]
 
-    def _host_blocks(self, config: EngineConfig) -> int:
-        """How many blocks `swap_space` holds."""
-        return self._blocks_in("swap_space", config.swap_space) if config.preemption_mode == "swap" else 0
+    def _new_cache(self, num_blocks: int, num_host_blocks: int = 0) -> KVCache:
+        return KVCache(num_blocks, self._config.block_size, self.shape, self.device, num_host_blocks)
 
-    def _blocks_in(self, name: str, size: int | str) -> int:
-        """How many blocks a setting's bytes hold. Raises InvalidConfigError where it isn't one."""
-        num_blocks = blocks_that_fit(parse_bytes(name, size), self.block_size, self.shape.bytes_per_token)
-        if num_blocks == 0:
-            raise InvalidConfigError(
-                f"{name}={shown(size)} does not hold one block: a block of {self.block_size} tokens of this "
-                f"model takes {self.block_size * self.shape.bytes_per_token} bytes"
-            )
-        if num_blocks > LARGEST:
-            raise InvalidConfigError(
-                f"{name}={shown(size)} holds {shown(num_blocks)} blocks, at most {LARGEST} can be used"
-            )
-        return num_blocks
-
-    def _affordable_blocks(self, config: EngineConfig, most_useful: int) -> int:
-        """How many blocks the memory allows, and no more than a full house could ever fill."""
-        if config.kv_cache_memory is not None:
-            return self._blocks_in("kv_cache_memory", config.kv_cache_memory)
-        memory = self._spare_gpu_memory(config) if self.device.type == "cuda" else DEFAULT_CPU_POOL
-        num_blocks = blocks_that_fit(memory, self.block_size, self.shape.bytes_per_token)
-        if num_blocks < 1:
-            raise InvalidConfigError(
-                f"no memory is left for a pool: gpu_memory_utilization={config.gpu_memory_utilization} "
-                f"leaves {max(memory, 0)} bytes, a block takes "
-                f"{self.block_size * self.shape.bytes_per_token} bytes"
-            )
-        return min(num_blocks, most_useful)
-
-    def _spare_gpu_memory(self, config: EngineConfig) -> int:
-        """What is left for the pool once the largest step has been tried."""
+    def _spare_gpu_memory(self) -> int:
+        """Bytes that are left for the pool once the largest step has been tried."""
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
-        self.profile(config.max_num_batched_tokens, config.max_num_seqs)
+        self.profile(self._config.max_num_batched_tokens, self._config.max_num_seqs)
         activations = torch.cuda.max_memory_allocated() - before
         torch.cuda.empty_cache()
         free, total = torch.cuda.mem_get_info()
-        return int(total * config.gpu_memory_utilization) - (total - free) - activations
+        return int(total * self._config.gpu_memory_utilization) - (total - free) - activations
 
     def profile(self, num_tokens: int, num_logits: int) -> torch.Tensor:
         """Run one prompt of `num_tokens` through a pool of its own, as the largest step would."""
-        num_blocks = num_blocks_for(num_tokens, self.block_size)
+        num_blocks = num_blocks_for(num_tokens, self._config.block_size)
         positions = torch.arange(num_tokens, device=self.device)
         batch = Batch(
             input_ids=torch.zeros_like(positions),
@@ -155,4 +113,22 @@ class ModelRunner:
             max_query_length=num_tokens,
             logit_indices=positions[-num_logits:],
         )
-        return self._forward(batch, KVCache(num_blocks, self.block_size, self.shape, self.device))
+        return self._forward(batch, self._new_cache(num_blocks))
+
+
+def _source_and_destination(move: Move) -> tuple[Place, Place]:
+    source_pool = "host" if move.kind == "in" else "device"
+    destination_pool = "host" if move.kind == "out" else "device"
+    return (source_pool, move.source), (destination_pool, move.destination)
+
+
+def _pairs(
+    launch: list[tuple[Place, Place]], source_pool: str, destination_pool: str
+) -> tuple[list[int], list[int]] | None:
+    """The source and destination blocks of those copies of a launch that go from one pool to the other."""
+    pairs = [
+        (source, destination)
+        for (here, source), (there, destination) in launch
+        if (here, there) == (source_pool, destination_pool)
+    ]
+    return ([source for source, _ in pairs], [destination for _, destination in pairs]) if pairs else None

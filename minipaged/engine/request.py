@@ -12,12 +12,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
+from ..outputs import CompletionOutput, RequestOutput
 from ..reference.block_table import BlockTable
 from ..reference.prefix_cache import PrefixChain
 from ..sampling_params import SamplingParams
-from .beam_search import BeamSearch
-from .detokenizer import IncrementalDetokenizer
+
+if TYPE_CHECKING:  # the scheduler needs neither torch nor a tokenizer, and runs in a browser
+    from .beam_scores import BeamSearch
+    from .detokenizer import IncrementalDetokenizer
 
 
 class Sequence:
@@ -120,3 +124,27 @@ class Request:
     def deadline(self) -> float | None:
         """When its time is up, on the clock of `time.monotonic`."""
         return None if self.params.timeout is None else self.arrival_time + self.params.timeout
+
+    def output(self) -> RequestOutput:
+        """What a caller sees of it now. The text of beams is written out once they have ended."""
+        return RequestOutput(
+            request_id=self.request_id,
+            prompt=self.prompt,
+            prompt_token_ids=self.prompt_token_ids,
+            num_cached_tokens=self.num_cached_tokens or 0,
+            finished=not self.unfinished,
+            outputs=[self._completion(sequence) for sequence in self.sequences],
+            error=self.error,
+        )
+
+    def _completion(self, sequence: Sequence) -> CompletionOutput:
+        wants_logprobs = self.params.logprobs is not None
+        return CompletionOutput(
+            index=sequence.index,
+            text=sequence.detokenizer.text,
+            token_ids=sequence.output_token_ids,
+            finish_reason=sequence.finish_reason,
+            logprobs=list(sequence.logprobs) if wants_logprobs else None,
+            cumulative_logprob=sequence.cumulative_logprob if wants_logprobs else None,
+            score=sequence.score,
+        )

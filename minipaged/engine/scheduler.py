@@ -1,21 +1,21 @@
 """Decide, before every step, which sequences compute which of their tokens: continuous batching.
 
-First come, first served, a request with all its sequences. Sequences in decode get one token each; what is
-left of the token budget goes to prompts, in chunks. When blocks run out, the youngest running request gives
-its blocks up and comes back first in line: they are swapped out to host memory, or its tokens are kept and
-computed again (paper section 4.5).
-Page: docs/concepts/continuous_batching.md.
+Sequences in decode get one token each. The rest of the token budget goes to prompts, in chunks. When blocks
+run out, a request gives its blocks up and waits again: they are swapped out, or its tokens are computed again
+(paper section 4.5). Lesson: lessons/09_scheduler. Page: docs/concepts/continuous_batching.md.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from functools import wraps
+from typing import Any, NamedTuple
 
 from ..reference.allocator import OutOfBlocksError
 from .block_manager import BlockManager
+from .policies import FirstComeFirstServed, Policy, line_of, victim_of
 from .request import Request, Sequence
 
 
@@ -47,7 +47,6 @@ class Schedule:
     admitted: list[Request] = field(default_factory=list)  # for the first time
     preempted: list[Request] = field(default_factory=list)
     outgrown: list[Request] = field(default_factory=list)  # alone, and larger than the pool
-    handling: Request | None = None  # whom the planning is about right now
 
     @property
     def is_empty(self) -> bool:
@@ -56,9 +55,8 @@ class Schedule:
 
     @property
     def requests(self) -> list[Request]:
-        """The requests that this step computes, moves or was about to plan."""
-        requests = [row.request for row in self.rows] + [move.request for move in self.moves]
-        return list(dict.fromkeys([*requests, self.handling] if self.handling else requests))
+        """The requests that this step computes or moves."""
+        return list(dict.fromkeys([row.request for row in self.rows] + [move.request for move in self.moves]))
 
     @property
     def copies(self) -> list[tuple[int, int]]:
@@ -66,16 +64,35 @@ class Schedule:
         return [(move.source, move.destination) for move in self.moves if move.kind == "copy"]
 
 
+def _of_the_request(plan: Callable[..., Any]) -> Callable[..., Any]:
+    """An error in planning a request carries it as `error.request`, so that the engine ends no other."""
+
+    @wraps(plan)
+    def planned(self: Scheduler, step: Schedule, request: Request) -> Any:
+        try:
+            return plan(self, step, request)
+        except Exception as error:
+            error.request = request  # type: ignore[attr-defined]
+            raise
+
+    return planned
+
+
 class Scheduler:
-    """Requests wait in `waiting`; those that hold blocks are in `running`, those swapped out in `swapped`.
+    """Requests wait in `waiting`; those that hold blocks are in `running`, those swapped out in `swapped`."""
 
-    All three are in order of arrival.
-    """
-
-    def __init__(self, blocks: BlockManager, *, max_num_seqs: int, max_num_batched_tokens: int) -> None:
+    def __init__(
+        self,
+        blocks: BlockManager,
+        *,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+        policy: Policy | None = None,
+    ) -> None:
         self.blocks = blocks
         self.max_num_running = min(max_num_seqs, max_num_batched_tokens)  # each one gets a token a step
         self.max_num_batched_tokens = max_num_batched_tokens
+        self.policy = policy or FirstComeFirstServed()
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
         self.swapped: deque[Request] = deque()
@@ -86,34 +103,31 @@ class Scheduler:
         return -(-self.blocks.num_blocks // 100) if self.running else 0
 
     def requests(self) -> Iterator[Request]:
-        """All requests that are not finished, oldest first."""
+        """All requests that are not finished: the running, the swapped out, the waiting."""
         yield from self.running
         yield from self.swapped
         yield from self.waiting
 
-    def schedule(self, step: Schedule | None = None) -> Schedule:
+    def schedule(self) -> Schedule:
         """Plan the next step. The tables of all its rows have a slot for each token computed.
 
-        step: filled as the planning goes on, for a caller who wants to know how far it came before it raised.
-        Sorting is stable: decodes come before prompts, and within each the order of arrival stays.
+        Sorting is stable: decodes come before prompts, and within each the order of `running` stays. If it
+        raises, blocks have changed hands already: reset the block manager, then call `start_over`.
         """
-        step = Schedule() if step is None else step
+        step = Schedule()
         self._reserve_slots(step)
         budget = self.max_num_batched_tokens
         for request in sorted(self.running, key=_is_prefill):
             budget -= self._add_rows(step, request, budget)
-        if not step.preempted:  # whoever has just given up blocks must not take them back at once
+        if not step.preempted and (self.swapped or self.waiting):  # who gave way must not be back at once
             self._resume_and_admit(step, budget)
         step.rows.sort(key=lambda row: row.stop - row.start > 1)
-        step.handling = None
         return step
 
     def start_over(self, requests: Iterable[Request]) -> None:
         """Let these requests, whose tables are empty, wait in line; none is running or swapped out."""
-        self.running.clear()
-        self.swapped.clear()
-        self.waiting.clear()
-        self.waiting.extend(sorted(requests, key=lambda request: request.arrival_time))
+        self.running, self.swapped = [], deque()
+        self.waiting = deque(sorted(requests, key=lambda request: request.arrival_time))
 
     def finish(self, request: Request) -> None:
         """Forget a request, whatever its state, and give its blocks back."""
@@ -124,17 +138,16 @@ class Scheduler:
                 return
 
     def _reserve_slots(self, step: Schedule) -> None:
-        """Give every running sequence a slot for its newest token, oldest first, preempting from the end."""
-        index = 0
-        while index < len(self.running):
-            step.handling = self.running[index]
-            try:
-                self._append_slots(step, step.handling)
-            except OutOfBlocksError:
-                self._make_room(step)
-                continue
-            index += 1
+        """Give every running sequence a slot for its newest token; preempt where the blocks run out."""
+        for request in list(self.running):
+            while request not in step.preempted and request not in step.outgrown:
+                try:
+                    self._append_slots(step, request)
+                    break
+                except OutOfBlocksError:
+                    self._make_room(step)
 
+    @_of_the_request
     def _append_slots(self, step: Schedule, request: Request) -> None:
         for sequence in request.unfinished:
             copied = self.blocks.append_slot(sequence)
@@ -142,17 +155,22 @@ class Scheduler:
                 step.moves.append(Move("copy", *copied, request))
 
     def _make_room(self, step: Schedule) -> None:
-        """Preempt the youngest running request, or end it where it is alone: no pool will ever hold it."""
-        request = step.handling = self.running[-1]
+        """Preempt one running request, or end the only one: no pool will ever hold it."""
         if len(self.running) == 1:
-            self._free(request)
-            step.outgrown.append(self.running.pop())
-            return
+            step.outgrown.append(self.running[0])
+            self.finish(self.running[0])
+        else:
+            self._preempt(step, victim_of(self.policy, self.running))
+
+    @_of_the_request
+    def _preempt(self, step: Schedule, request: Request) -> None:
+        """Take a request's blocks. It comes back as if it had never run, before others of its rank."""
         queue = self.swapped
         if not self._swap_out(step, request):
             self._free(request)
             queue = self.waiting
-        queue.appendleft(self.running.pop())
+        self.running.remove(request)
+        queue.appendleft(request)
         request.num_preemptions += 1
         step.preempted.append(request)
 
@@ -168,40 +186,36 @@ class Scheduler:
         return True
 
     def _resume_and_admit(self, step: Schedule, budget: int) -> None:
-        """Bring back what was swapped out and start what waits, in order of arrival, while there is room."""
+        """Bring back who was swapped out and start who waits, in the policy's order, while there is room."""
         num_running = sum(request.num_sequences for request in self.running)
-        while (self.swapped or self.waiting) and budget > 0:
-            heads = [queue[0] for queue in (self.swapped, self.waiting) if queue]
-            request = step.handling = min(heads, key=lambda request: request.arrival_time)
+        for request in line_of(self.policy, [*self.swapped, *self.waiting]):
             num_running += request.num_sequences
-            if num_running > self.max_num_running:
+            if budget <= 0 or num_running > self.max_num_running:
                 return
             try:
-                if request in self.swapped:
-                    self._swap_in(step, request)
-                else:
-                    self._admit(step, request)
-            except OutOfBlocksError:
+                self._start(step, request)
+            except OutOfBlocksError:  # nobody passes it
                 if not self.running and not step.outgrown:  # the whole pool is too small for it
                     self.finish(request)
                     step.outgrown.append(request)
                 return
             budget -= self._add_rows(step, request, budget)
 
-    def _swap_in(self, step: Schedule, request: Request) -> None:
-        """Take a group back into the pool, with a slot for each newest token."""
-        pairs = self.blocks.swap_in(request.unfinished, self.num_spare_blocks)
-        step.moves += [Move("in", *pair, request) for pair in pairs]
-        self._append_slots(step, request)
-        self.running.append(self.swapped.popleft())
-
-    def _admit(self, step: Schedule, request: Request) -> None:
-        """Start a request, or start it again, with room for all of its tokens."""
-        num_cached = self.blocks.admit(request.unfinished, self.num_spare_blocks)
-        if request.num_cached_tokens is None:
-            request.num_cached_tokens = num_cached
-            step.admitted.append(request)
-        self.running.append(self.waiting.popleft())
+    @_of_the_request
+    def _start(self, step: Schedule, request: Request) -> None:
+        """Start a request, or go on with it, with a slot for each of its tokens; all or nothing."""
+        if request in self.swapped:
+            pairs = self.blocks.swap_in(request.unfinished, self.num_spare_blocks)
+            step.moves += [Move("in", *pair, request) for pair in pairs]
+            self._append_slots(step, request)
+            self.swapped.remove(request)
+        else:
+            num_cached = self.blocks.admit(request.unfinished, self.num_spare_blocks)
+            self.waiting.remove(request)
+            if request.num_cached_tokens is None:
+                request.num_cached_tokens = num_cached
+                step.admitted.append(request)
+        self.running.append(request)
 
     def _add_rows(self, step: Schedule, request: Request, budget: int) -> int:
         """Add as many of the request's uncomputed tokens as the budget allows; returns how many.
@@ -227,9 +241,8 @@ class Scheduler:
 
 def _held_back(request: Request, budget: int) -> int:
     """Beams are compared with each other, so none computes its last token before all of them can."""
-    if request.beam_search is None:
-        return 0
-    return int(sum(sequence.num_uncomputed_tokens for sequence in request.unfinished) > budget)
+    num_uncomputed = sum(sequence.num_uncomputed_tokens for sequence in request.unfinished)
+    return int(request.beam_search is not None and num_uncomputed > budget)
 
 
 def _is_prefill(request: Request) -> bool:

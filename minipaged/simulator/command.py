@@ -19,7 +19,7 @@ from .cost_model import GIB
 from .options import Options, setting_from, swap_space_from
 from .processes import processes
 from .systems import PAGED, SYSTEM_NAMES, SYSTEMS, Point, Setting, saturated, sustained_rate
-from .workload import MOST_REQUESTS, Trace
+from .workload import MOST_REQUESTS, Traffic
 
 BLOCK_SIZES = (8, 16, 32, 64, 128, 256)
 
@@ -29,7 +29,7 @@ class Question(NamedTuple):
 
     system: str
     setting: Setting
-    trace: Trace
+    trace: Traffic
     target: float
 
 
@@ -53,7 +53,7 @@ def simulate(options: Options) -> None:
     plot = plots.plot_file(options.plot)
     setting = setting_from(options)
     swap_space = swap_space_from(options, setting)
-    trace = Trace(options.workload, options.minutes, setting.max_model_len)
+    trace = Traffic(options.workload, options.minutes, setting.max_model_len)
     console = DataConsole()
     _print_server(console, setting, trace)
     cases = _cases(setting, trace.shares_prefixes, swap_space)
@@ -127,7 +127,7 @@ def _cases(setting: Setting, shares_prefixes: bool, swap_space: int) -> dict[str
 # ------------------------------------------------------------------ what is told
 
 
-def _print_server(console: DataConsole, setting: Setting, trace: Trace) -> None:
+def _print_server(console: DataConsole, setting: Setting, trace: Traffic) -> None:
     shape, server = setting.shape, setting.server
     prompt, output = trace.mean_lengths
     console.print(

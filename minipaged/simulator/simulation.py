@@ -7,24 +7,22 @@ Page: docs/paper.md.
 from __future__ import annotations
 
 import math
-from array import array
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from ..engine.beam_search import BeamSearch
+from ..engine.beam_scores import BeamSearch
+from ..engine.beams import follow
 from ..engine.block_manager import BlockManager
-from ..engine.decoding import fan_out, follow
+from ..engine.decoding import fan_out
 from ..engine.request import Request
 from ..engine.request import Sequence as RequestSequence
 from ..engine.scheduler import Schedule, Scheduler
-from ..engine.usage import num_empty_slots
 from ..errors import InvalidConfigError
-from ..reference.contiguous import SlotUsage
 from ..sampling_params import BeamSearchParams, SamplingParams
 from .cost_model import CostModel
 from .reserved_memory import ReservedMemory
+from .result import SimulationResult
 from .workload import Lengths
 
 NUM_STEPS_PER_LOOK = 8  # at the memory: a look costs more than a step
@@ -32,161 +30,102 @@ NUM_STEPS_PER_LOOK = 8  # at the memory: a look costs more than a step
 Parents = list[list[int]]  # for each step of a search, whom each beam continues
 
 
-class Way(NamedTuple):
+class DecodingMethod(NamedTuple):
     """How a request is answered: by `width` samples, or by so many beams that follow recorded searches."""
 
     width: int = 1
     searches: Sequence[Parents] = ()
 
 
-ONE_SAMPLE = Way()
-
-
-@dataclass
-class Outcome:
-    """What became of a trace. Times are seconds of the simulated clock."""
-
-    num_slots: int
-    latencies: array[float] = field(default_factory=lambda: array("d"))  # from arrival to the last token
-    normalized: array[float] = field(default_factory=lambda: array("d"))  # the same, by output token
-    first_tokens: array[float] = field(default_factory=lambda: array("d"))
-    sum_of_normalized: float = 0.0
-    num_refused: int = 0  # larger than the pool
-    num_steps: int = 0
-    num_tokens: int = 0  # generated
-    num_prompt_tokens: int = 0
-    num_cached_tokens: int = 0
-    num_preemptions: int = 0
-    num_moved_blocks: int = 0
-    peak_running: int = 0
-    seconds: float = 0.0
-    _running_seconds: float = 0.0
-    _busy_seconds: float = 0.0
-    _waiting_seconds: float = 0.0
-    _slot_seconds: list[float] = field(default_factory=lambda: [0.0] * 5)
-    _num_used: int = 0  # blocks in use, and table entries that name them, summed over steps
-    _num_named: int = 0
-
-    @property
-    def normalized_latency(self) -> float:
-        """The paper's measure (section 6.1): the mean of each request's latency over its output length."""
-        return self.sum_of_normalized / len(self.normalized) if self.normalized else 0.0
-
-    @property
-    def mean_running(self) -> float:
-        """Requests in a step, on average over the time that steps take (Figure 13)."""
-        return self._running_seconds / self._busy_seconds if self._busy_seconds else 0.0
-
-    @property
-    def memory(self) -> dict[str, float]:
-        """Shares of the pool while requests wait for room: Figure 2."""
-        whole = self._waiting_seconds * self.num_slots
-        shares = [part / whole if whole else 0.0 for part in self._slot_seconds]
-        return dict(zip(SlotUsage._fields, shares, strict=True))
-
-    @property
-    def wasted(self) -> float | None:
-        """The share of the pool that is taken and holds no token while requests wait; None if none did."""
-        shares = self.memory
-        return (
-            sum(shares[name] for name in ("reserved", "internal", "external"))
-            if any(shares.values())
-            else None
-        )
-
-    @property
-    def saved_by_sharing(self) -> float:
-        """Blocks saved over blocks needed without sharing (Figure 15)."""
-        return 1 - self._num_used / self._num_named if self._num_named else 0.0
-
-    def end(self, latency: float, first_token: float, num_tokens: int, num_sequences: int = 1) -> None:
-        """Take in a request that has its `num_tokens` tokens, in each of its sequences."""
-        self.latencies.append(latency)
-        self.normalized.append(latency / num_tokens)
-        self.sum_of_normalized += latency / num_tokens
-        self.first_tokens.append(first_token)
-        self.num_tokens += num_tokens * num_sequences
-
-    def look(self, scheduler: Scheduler, seconds: float) -> None:
-        """Account for all slots, for the `seconds` until the next look."""
-        waiting = scheduler.waiting[0] if scheduler.waiting else None
-        if isinstance(scheduler.blocks, ReservedMemory):
-            usage = scheduler.blocks.usage(waiting)
-        else:
-            usage = _paged_usage(scheduler)
-        if waiting is not None:
-            self._waiting_seconds += seconds
-            for i, part in enumerate(usage):
-                self._slot_seconds[i] += seconds * part
+ONE_SAMPLE = DecodingMethod()
 
 
 def simulate(
     arrivals: Iterator[tuple[float, Lengths]],
     scheduler: Scheduler,
     cost: CostModel,
-    way: Way = ONE_SAMPLE,
+    method: DecodingMethod = ONE_SAMPLE,
     observe: Callable[[Schedule], None] | None = None,
     most: float = math.inf,
-) -> Outcome:
+) -> SimulationResult:
     """Serve all of `arrivals`, (seconds, lengths) in order of time, until the last has ended.
 
-    observe: called with every step, before it counts as computed. Raises InvalidConfigError for a way of
+    observe: called with every step, before it counts as computed. Raises InvalidConfigError for a method of
     which no step can hold a request. most: where the normalized latencies sum up to more, whoever asks knows
     enough, and the rest is left.
     """
-    if not 1 <= way.width <= scheduler.max_num_running or any(len(search) < 2 for search in way.searches):
-        raise InvalidConfigError(
-            f"width must be from 1 to the {scheduler.max_num_running} sequences of a step, got {way.width}, "
-            "and a recorded search at least two steps long"
-        )
-    outcome = Outcome(scheduler.blocks.num_blocks * scheduler.blocks.block_size)
-    clock, seconds_since_look, number = 0.0, 0.0, 0
-    last = -math.inf
-    upcoming = next(arrivals, None)
-    while outcome.sum_of_normalized <= most:
-        while upcoming is not None and upcoming[0] <= clock:
-            # The scheduler merges its queues by these, so that no two may come at the same time.
-            last = max(upcoming[0], math.nextafter(last, math.inf))
-            scheduler.waiting.append(make_request(scheduler.blocks, number, last, upcoming[1], way))
-            upcoming, number = next(arrivals, None), number + 1
+    _check_method(method, scheduler.max_num_running)
+    result = SimulationResult(scheduler.blocks.num_blocks * scheduler.blocks.block_size)
+    clock, seconds_since_look = 0.0, 0.0
+    upcoming = _Upcoming(arrivals)
+    while result.sum_of_normalized <= most:
+        for number, arrival, lengths in upcoming.take(clock):
+            scheduler.waiting.append(make_request(scheduler.blocks, number, arrival, lengths, method))
         step = scheduler.schedule()
         for request in step.outgrown:
             scheduler.finish(request)
-            outcome.num_refused += 1
+            result.num_refused += 1
         if step.is_empty:
-            if upcoming is None:
+            if upcoming.next is None:
                 break
-            clock = upcoming[0]
+            clock = upcoming.next[0]
             continue
         if observe is not None:
             observe(step)
         seconds = cost.step_seconds(step)
         clock += seconds
         seconds_since_look += seconds
-        if outcome.num_steps % NUM_STEPS_PER_LOOK == 0:
-            outcome.look(scheduler, seconds_since_look)
+        if result.num_steps % NUM_STEPS_PER_LOOK == 0:
+            result.look(scheduler, seconds_since_look)
             seconds_since_look = 0.0
-        _count(outcome, step, scheduler, seconds)
-        if way.width > 1:
-            outcome._num_used += scheduler.blocks.allocator.num_in_use
-            outcome._num_named += sum(len(row.sequence.table.blocks) for row in step.rows)
-        _advance(step, scheduler, clock, outcome, way)
-    outcome.seconds = clock
-    return outcome
+        _count(result, step, scheduler, seconds)
+        if method.width > 1:
+            result.count_shared(step, scheduler)
+        _advance(step, scheduler, clock, result, method)
+    result.seconds = clock
+    return result
+
+
+def _check_method(method: DecodingMethod, max_num_running: int) -> None:
+    if not 1 <= method.width <= max_num_running or any(len(search) < 2 for search in method.searches):
+        raise InvalidConfigError(
+            f"width must be from 1 to the {max_num_running} sequences of a step, got {method.width}, "
+            "and a recorded search at least two steps long"
+        )
+
+
+class _Upcoming:
+    """The arrivals that are still to come, numbered. `next` is the first of them."""
+
+    def __init__(self, arrivals: Iterator[tuple[float, Lengths]]) -> None:
+        self._arrivals = arrivals
+        self._number = 0
+        self._last = -math.inf
+        self.next = next(arrivals, None)
+
+    def take(self, clock: float) -> Iterator[tuple[int, float, Lengths]]:
+        """Yield number, arrival time and lengths of those that have come by now.
+
+        The scheduler orders requests by arrival time, so no two get the same.
+        """
+        while self.next is not None and self.next[0] <= clock:
+            self._last = max(self.next[0], math.nextafter(self._last, math.inf))
+            yield self._number, self._last, self.next[1]
+            self.next, self._number = next(self._arrivals, None), self._number + 1
 
 
 def make_request(
-    blocks: BlockManager, number: int, arrival: float, lengths: Lengths, way: Way = ONE_SAMPLE
+    blocks: BlockManager, number: int, arrival: float, lengths: Lengths, method: DecodingMethod = ONE_SAMPLE
 ) -> Request:
     """A request whose prompt, but for the shared prefix, is like no other's."""
     token_ids = [_group_id(lengths.group)] * lengths.prefix + [number] * (lengths.prompt - lengths.prefix)
-    params = SamplingParams(n=way.width) if way.width > 1 and not way.searches else _ONE
+    params = SamplingParams(n=method.width) if method.width > 1 and not method.searches else _ONE
     search = None
-    if way.searches:
-        search = BeamSearch(BeamSearchParams(beam_width=way.width), frozenset(), lengths.output)
+    if method.searches:
+        search = BeamSearch(BeamSearchParams(beam_width=method.width), frozenset(), lengths.output)
     reserves = isinstance(blocks, ReservedMemory)
     sequences = [
-        _new_sequence(blocks, list(token_ids), index) for index in range(way.width if reserves else 1)
+        _new_sequence(blocks, list(token_ids), index) for index in range(method.width if reserves else 1)
     ]
     if isinstance(blocks, ReservedMemory):
         for sequence in sequences:
@@ -229,20 +168,22 @@ def _new_sequence(blocks: BlockManager, token_ids: list[int], index: int) -> Req
     )
 
 
-def _count(outcome: Outcome, step: Schedule, scheduler: Scheduler, seconds: float) -> None:
+def _count(result: SimulationResult, step: Schedule, scheduler: Scheduler, seconds: float) -> None:
     num_running = len(scheduler.running)
-    outcome.num_steps += 1
-    outcome.num_preemptions += len(step.preempted)
-    outcome.num_moved_blocks += len(step.moves)
-    outcome.peak_running = max(outcome.peak_running, num_running)
-    outcome._running_seconds += seconds * num_running
-    outcome._busy_seconds += seconds
+    result.num_steps += 1
+    result.num_preemptions += len(step.preempted)
+    result.num_moved_blocks += len(step.moves)
+    result.peak_running = max(result.peak_running, num_running)
+    result._running_seconds += seconds * num_running
+    result._busy_seconds += seconds
     for request in step.admitted:
-        outcome.num_prompt_tokens += len(request.prompt_token_ids)
-        outcome.num_cached_tokens += request.num_cached_tokens or 0
+        result.num_prompt_tokens += len(request.prompt_token_ids)
+        result.num_cached_tokens += request.num_cached_tokens or 0
 
 
-def _advance(step: Schedule, scheduler: Scheduler, clock: float, outcome: Outcome, way: Way) -> None:
+def _advance(
+    step: Schedule, scheduler: Scheduler, clock: float, result: SimulationResult, method: DecodingMethod
+) -> None:
     """Every sequence whose tokens are all computed gets one more, or ends."""
     publish = scheduler.blocks.publish
     groups: dict[Request, list[RequestSequence]] = {}
@@ -250,16 +191,16 @@ def _advance(step: Schedule, scheduler: Scheduler, clock: float, outcome: Outcom
         publish(sequence, stop)
         if not is_last_chunk:
             continue
-        if way.width > 1:
+        if method.width > 1:
             groups.setdefault(request, []).append(sequence)
             continue
         sequence.token_ids.append(0)
         if request.first_token_time is None:
             request.first_token_time = clock
         if len(sequence.token_ids) - sequence.num_prompt_tokens == request.max_tokens:
-            _end(request, scheduler, clock, outcome)
+            _end(request, scheduler, clock, result)
     for request, current in groups.items():
-        for sequence in _fork(request, current, scheduler.blocks, way):
+        for sequence in _fork(request, current, scheduler.blocks, method):
             sequence.token_ids.append(-1 - sequence.index)
             if sequence.num_output_tokens == request.max_tokens:
                 sequence.finish_reason = "length"
@@ -267,40 +208,29 @@ def _advance(step: Schedule, scheduler: Scheduler, clock: float, outcome: Outcom
         if request.first_token_time is None:
             request.first_token_time = clock
         if not request.unfinished:
-            _end(request, scheduler, clock, outcome)
+            _end(request, scheduler, clock, result)
 
 
 def _fork(
-    request: Request, current: list[RequestSequence], blocks: BlockManager, way: Way
+    request: Request, current: list[RequestSequence], blocks: BlockManager, method: DecodingMethod
 ) -> list[RequestSequence]:
     """The sequences that get a token: samples fan out after the prompt, beams follow a recorded search.
 
     After a preemption some samples may be up to date before the others, and go on alone: those in `current`.
     """
-    if way.searches and not isinstance(blocks, ReservedMemory):
+    if method.searches and not isinstance(blocks, ReservedMemory):
         done = request.sequences[0].num_output_tokens
         if done + 1 < request.max_tokens:  # a search that ends forks nobody
-            search = way.searches[int(request.request_id) % len(way.searches)]
+            search = method.searches[int(request.request_id) % len(method.searches)]
             follow(request, search[done if done < len(search) else 1 + done % (len(search) - 1)], blocks)
         return request.sequences
-    if len(request.sequences) < way.width:
+    if len(request.sequences) < method.width:
         return fan_out(request, blocks)
     return sorted(current, key=lambda sequence: sequence.index)
 
 
-def _end(request: Request, scheduler: Scheduler, clock: float, outcome: Outcome) -> None:
+def _end(request: Request, scheduler: Scheduler, clock: float, result: SimulationResult) -> None:
     scheduler.finish(request)
     latency = clock - request.arrival_time
     first = clock if request.first_token_time is None else request.first_token_time
-    outcome.end(latency, first - request.arrival_time, request.max_tokens, request.num_sequences)
-
-
-def _paged_usage(scheduler: Scheduler) -> SlotUsage:
-    """The same account for blocks: empty slots at the ends are internal, and free is what no table names.
-
-    A slot of the last block that the sequence will still fill counts as wasted all the same, as in Figure 2.
-    """
-    blocks = scheduler.blocks
-    in_use = blocks.allocator.num_in_use * blocks.block_size
-    empty = num_empty_slots(scheduler.running)
-    return SlotUsage(in_use - empty, 0, empty, 0, blocks.num_blocks * blocks.block_size - in_use)
+    result.end(latency, first - request.arrival_time, request.max_tokens, request.num_sequences)

@@ -11,17 +11,17 @@ from collections.abc import Iterator
 
 from ..errors import InvalidConfigError
 from .cost_model import CostModel
-from .simulation import Outcome
+from .simulation import SimulationResult
 from .workload import Lengths
 
 
 def simulate_static_batches(
     arrivals: Iterator[tuple[float, Lengths]], batch_size: int, num_slots: int, cost: CostModel
-) -> Outcome:
+) -> SimulationResult:
     """Serve all of `arrivals`, `batch_size` at a time. Raises InvalidConfigError for a size below 1."""
     if batch_size < 1:
         raise InvalidConfigError(f"batch_size must be at least 1, got {batch_size}")
-    outcome = Outcome(num_slots)
+    result = SimulationResult(num_slots)
     clock = 0.0
     upcoming = next(arrivals, None)
     while upcoming is not None:
@@ -30,12 +30,14 @@ def simulate_static_batches(
         while upcoming is not None and upcoming[0] <= clock and len(batch) < batch_size:
             batch.append(upcoming)
             upcoming = next(arrivals, None)
-        clock = _serve(batch, clock, cost, outcome)
-    outcome.seconds = clock
-    return outcome
+        clock = _serve(batch, clock, cost, result)
+    result.seconds = clock
+    return result
 
 
-def _serve(batch: list[tuple[float, Lengths]], clock: float, cost: CostModel, outcome: Outcome) -> float:
+def _serve(
+    batch: list[tuple[float, Lengths]], clock: float, cost: CostModel, result: SimulationResult
+) -> float:
     """One batch from its prompts to its longest answer; returns when it has ended."""
     width, prompt = len(batch), max(lengths.prompt for _, lengths in batch)
     start = clock
@@ -49,10 +51,10 @@ def _serve(batch: list[tuple[float, Lengths]], clock: float, cost: CostModel, ou
     )
     clock += num_decodes * (begin + end) / 2
     for arrival, lengths in batch:
-        outcome.end(clock - arrival, first - arrival, lengths.output)
-        outcome.num_prompt_tokens += lengths.prompt
-    outcome.num_steps += 1 + num_decodes
-    outcome.peak_running = max(outcome.peak_running, width)
-    outcome._running_seconds += width * (clock - start)
-    outcome._busy_seconds += clock - start
+        result.end(clock - arrival, first - arrival, lengths.output)
+        result.num_prompt_tokens += lengths.prompt
+    result.num_steps += 1 + num_decodes
+    result.peak_running = max(result.peak_running, width)
+    result._running_seconds += width * (clock - start)
+    result._busy_seconds += clock - start
     return clock

@@ -19,7 +19,7 @@ from ..reference.kv_cache_size import blocks_that_fit
 from .cost_model import HOST_SECONDS_PER_SEQUENCE, CostModel, Server
 from .model_shape import ModelShape
 from .reserved_memory import ReservedMemory
-from .simulation import ONE_SAMPLE, Outcome, Way, simulate
+from .simulation import ONE_SAMPLE, DecodingMethod, SimulationResult, simulate
 from .static_batching import simulate_static_batches
 from .workload import Lengths, poisson
 
@@ -115,14 +115,14 @@ def serve(
     system: str,
     arrivals: Iterator[tuple[float, Lengths]],
     setting: Setting,
-    way: Way = ONE_SAMPLE,
+    method: DecodingMethod = ONE_SAMPLE,
     most: float = math.inf,
-) -> Outcome:
+) -> SimulationResult:
     """Serve a trace; broken off where all normalized latencies together are above `most` seconds."""
     if system == STATIC:
         batch_size = min(setting.num_slots // setting.max_model_len, setting.max_num_seqs)
         return simulate_static_batches(arrivals, batch_size, setting.num_slots, setting.cost)
-    return simulate(arrivals, setting.scheduler(system), setting.cost, way, most=most)
+    return simulate(arrivals, setting.scheduler(system), setting.cost, method, most=most)
 
 
 class Point(NamedTuple):
@@ -145,7 +145,7 @@ def sustained_rate(
     trace: Callable[[float], Sequence[Lengths]],
     setting: Setting,
     target: float,
-    way: Way = ONE_SAMPLE,
+    method: DecodingMethod = ONE_SAMPLE,
     num_halvings: int = 6,
     highest: float = 4096.0,
 ) -> Sustained:
@@ -162,7 +162,7 @@ def sustained_rate(
         nonlocal best
         lengths = trace(rate)
         most = target * len(lengths)
-        outcome = serve(system, poisson(lengths, rate), setting, way, most)
+        outcome = serve(system, poisson(lengths, rate), setting, method, most)
         latency = math.inf if outcome.num_refused else outcome.sum_of_normalized / len(lengths)
         points.append(Point(rate, latency))
         if latency > target:
@@ -186,6 +186,8 @@ def sustained_rate(
     return best
 
 
-def saturated(system: str, lengths: Sequence[Lengths], setting: Setting, way: Way = ONE_SAMPLE) -> Outcome:
+def saturated(
+    system: str, lengths: Sequence[Lengths], setting: Setting, method: DecodingMethod = ONE_SAMPLE
+) -> SimulationResult:
     """All requests at once: the pool is as full as a system can make it, until the queue is empty."""
-    return serve(system, ((0.0, each) for each in lengths), setting, way)
+    return serve(system, ((0.0, each) for each in lengths), setting, method)

@@ -142,7 +142,7 @@ def requests_in(minutes: float, rate: float) -> int:
     return max(100, int(min(rate * 60 * minutes, sys.maxsize)))
 
 
-class Trace:
+class Traffic:
     """The requests of so many minutes, at any rate: of a workload by name, or drawn from those of a file.
 
     Raises InvalidConfigError for a file that isn't one of lengths, or with requests beyond the limit.

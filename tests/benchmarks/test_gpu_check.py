@@ -16,15 +16,15 @@ import gpu_report
 import gpu_timings
 import pytest
 import torch
-from gpu_report import Row
+from gpu_report import Timing
 
 MACHINE = {"gpu": "NVIDIA H200", "driver": "580.1", "memory_gib": "139.8"}
 GOOD_TESTS = {
     "passed": 3, "failed": 0, "skipped": 1, "failures": {}, "skips": {"no wind": 1},
     "seconds": 4.0, "ended": True, "complaint": "",
 }  # fmt: skip
-LOST = Row("copies", "2 blocks", ours_us=50.0, torch_us=20.0, floor_us=10.0, host_us=7.0)
-WON = Row("copies", "300 blocks", ours_us=1000.0, torch_us=2500.0)
+LOST = Timing("copies", "2 blocks", ours_us=50.0, torch_us=20.0, floor_us=10.0, host_us=7.0)
+WON = Timing("copies", "300 blocks", ours_us=1000.0, torch_us=2500.0)
 
 
 # ---- arithmetic ----------------------------------------------------------------------------------------
@@ -40,12 +40,12 @@ def test_floors_by_hand():
 def test_ratios_are_above_one_where_we_are_faster():
     assert (LOST.to_torch, LOST.of_floor) == (0.4, 0.2)
     assert (WON.to_torch, WON.of_floor) == (2.5, None)
-    assert Row("g", "c", failure="x").to_torch is None
+    assert Timing("g", "c", failure="x").to_torch is None
 
 
 def test_the_table_calls_a_loss_slower_and_a_failure_by_its_reason():
     lines = gpu_report.table(
-        [LOST, WON, Row("swap", "out", failure="OutOfMemoryError: no room")]
+        [LOST, WON, Timing("swap", "out", failure="OutOfMemoryError: no room")]
     ).splitlines()
     assert lines[1] == "copies"
     assert lines[3].split() == ["2", "blocks", "50.0", "20.0", "0.40", "slower", "10.0", "0.20", "7.0"]
@@ -185,7 +185,9 @@ def test_without_torch_one_line_says_so(monkeypatch, capsys):
 def check(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tuple[int, dict[str, Any]]]:
     """Run `main` with a device, tests and timings that are made up; its exit code and its file."""
 
-    def run(rows: list[Row], tests: dict[str, Any] = GOOD_TESTS, *options: str) -> tuple[int, dict[str, Any]]:
+    def run(
+        rows: list[Timing], tests: dict[str, Any] = GOOD_TESTS, *options: str
+    ) -> tuple[int, dict[str, Any]]:
         monkeypatch.setattr(gpu_check, "missing", lambda: "")
         monkeypatch.setattr(gpu_check, "describe", lambda: MACHINE)
         monkeypatch.setattr(gpu_check, "run_tests", lambda path, seconds, num_workers: tests)
@@ -221,7 +223,7 @@ def test_the_file_holds_machine_tests_rates_and_timings(check, capsys):
 @pytest.mark.parametrize(
     ("rows", "tests"),
     [
-        ([Row("swap", "out", failure="RuntimeError: wrong result")], GOOD_TESTS),
+        ([Timing("swap", "out", failure="RuntimeError: wrong result")], GOOD_TESTS),
         ([WON], GOOD_TESTS | {"failed": 1, "failures": {"a": "E   boom"}}),
         ([WON], GOOD_TESTS | {"ended": False}),
         ([WON], GOOD_TESTS | {"passed": 0}),
@@ -310,17 +312,17 @@ def test_a_wrong_result_is_not_timed(monkeypatch):
 
 
 def test_a_case_that_fails_or_comes_too_late_stops_no_other():
-    def fail() -> Row:
+    def fail() -> Timing:
         raise ValueError("first line\nsecond line")
 
     times = iter([0.0, 0.0, 11.0])
     cases = iter(
-        [("g", "1", fail), ("g", "2", lambda: Row(ours_us=3.0)), ("h", "3", lambda: Row(ours_us=4.0))]
+        [("g", "1", fail), ("g", "2", lambda: Timing(ours_us=3.0)), ("h", "3", lambda: Timing(ours_us=4.0))]
     )
     assert gpu_timings.run_cases(cases, deadline=10.0, clock=lambda: next(times)) == [
-        Row("g", "1", failure="ValueError: first line"),
-        Row("g", "2", ours_us=3.0),
-        Row("h", "3", failure="not run, the time was over"),
+        Timing("g", "1", failure="ValueError: first line"),
+        Timing("g", "2", ours_us=3.0),
+        Timing("h", "3", failure="not run, the time was over"),
     ]
 
 

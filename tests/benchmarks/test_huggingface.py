@@ -18,7 +18,7 @@ import torch
 from transformers import AttentionInterface
 
 from benchmarks.huggingface import bench, report, systems
-from benchmarks.huggingface.workload import Settings, Workload, make_workload, make_workloads, padded_waste
+from benchmarks.huggingface.workload import RequestSet, Settings, make_workload, make_workloads, padded_waste
 from benchmarks.shared.meters import PeakMemory, timed_parts
 from benchmarks.shared.models import plain_token_ids
 from minipaged.engine.model_hook import ATTENTION_NAME, paged_attention
@@ -126,7 +126,7 @@ def test_padded_caches_are_weighed(run: dict[str, Any], system: str, size: int) 
 
 def test_padded_waste_by_hand() -> None:
     # Slots after 0, 1 and 2 decode steps: 8, 10, 12. Used: 2+4, 3+5, 3+6 (the first one wants one token).
-    pair = Workload([[0] * 2, [0] * 4], [1, 3])
+    pair = RequestSet([[0] * 2, [0] * 4], [1, 3])
     assert padded_waste(pair, 2) == pytest.approx(7 / 30)
     assert padded_waste(pair, 32) == padded_waste(pair, 2)
     assert padded_waste(pair, 1) == 0
@@ -191,7 +191,7 @@ def test_report_tells_of_differences(run: dict[str, Any]) -> None:
 
 def test_generate_goes_on_past_eos(tiny_model: Callable[[str], Path]) -> None:
     model = load_model(str(tiny_model("llama")), attn_implementation="sdpa").model
-    workload = Workload([[5, 6, 7], [9] * 6], [12, 3])
+    workload = RequestSet([[5, 6, 7], [9] * 6], [12, 3])
     systems._make_greedy(model)
     free, _ = systems._generate_hf(model, workload, 2)
     model.config.eos_token_id = model.generation_config.eos_token_id = free[0][1]

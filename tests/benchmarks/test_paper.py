@@ -15,7 +15,7 @@ from benchmarks.paper.runs import WIDTHS, Run, paper_setting, run
 from benchmarks.shared.sizes import BLOCK_SIZES
 from minipaged import LLM
 from minipaged.cli import main as cli
-from minipaged.simulator.simulation import Way
+from minipaged.simulator.simulation import DecodingMethod
 from minipaged.simulator.systems import PAGED, saturated
 from minipaged.simulator.workload import Lengths
 
@@ -104,9 +104,9 @@ def test_rates_are_within_the_papers_ranges() -> None:
 # ---- Figures 14 and 15: samples and beams ---------------------------------------------------------------
 
 
-def share_saved(lengths: list[Lengths], way: Way) -> float:
+def share_saved(lengths: list[Lengths], method: DecodingMethod) -> float:
     """The share of blocks that sharing saves while all requests are served as fast as the pool allows."""
-    return saturated(PAGED, lengths, paper_setting("opt-13b"), way).saved_by_sharing
+    return saturated(PAGED, lengths, paper_setting("opt-13b"), method).saved_by_sharing
 
 
 def test_samples_of_one_request_save_what_a_hand_calculation_says() -> None:
@@ -114,7 +114,7 @@ def test_samples_of_one_request_save_what_a_hand_calculation_says() -> None:
     # of each of two samples: 4 blocks in use where 6 would be needed. The last token needs no slot.
     steps = 1 + 15
     saved, used = 15 * 2, 2 + 15 * 4
-    assert share_saved([Lengths(32, steps)], Way(2)) == pytest.approx(saved / (saved + used))
+    assert share_saved([Lengths(32, steps)], DecodingMethod(2)) == pytest.approx(saved / (saved + used))
 
 
 def test_beams_that_always_follow_the_first_share_all_but_their_last_block() -> None:
@@ -124,7 +124,9 @@ def test_beams_that_always_follow_the_first_share_all_but_their_last_block() -> 
     searches = [[[0, 0]] * 40]
     saved = 16 * 2 + 15 * 3
     used = 2 + 16 * (2 + 2) + 15 * (3 + 2)
-    assert share_saved([Lengths(32, 32)], Way(2, searches)) == pytest.approx(saved / (saved + used))
+    assert share_saved([Lengths(32, 32)], DecodingMethod(2, searches)) == pytest.approx(
+        saved / (saved + used)
+    )
 
 
 def test_recorded_parents_are_those_of_real_beams(tiny_chat_model: Path) -> None:

@@ -36,7 +36,6 @@ NOT_RUN = {
     'minipaged generate --use lessons/03_allocator/exercise.py "What is a page table?"': (
         "the exercise is unsolved; tests/lessons/test_use.py has it with a solution"
     ),
-    'minipaged generate --use lessons/03_allocator "What is a page table?"': "unsolved, like the one above",
 }
 
 

@@ -149,19 +149,19 @@ def test_a_fault_of_the_device_is_the_last(
 
 
 def test_limits_that_a_careless_caller_meets(tiny_chat_model: Path) -> None:
-    llm = LLM(str(tiny_chat_model), device="cpu", num_blocks=20, max_num_waiting=2, max_prompt_bytes=20)
+    llm = LLM(str(tiny_chat_model), device="cpu", num_blocks=20, max_num_unfinished=2, max_prompt_bytes=20)
     with pytest.raises(InvalidRequestError, match="prompt has 21 bytes of text, max_prompt_bytes=20"):
         llm.generate("é" * 10 + "e", use_tqdm=False)
     llm.generate("é" * 10, SamplingParams(max_tokens=1), use_tqdm=False)
     for name in "ab":
         llm.engine.add_request(name, "hi", SamplingParams(max_tokens=1))
-    with pytest.raises(InvalidRequestError, match="2 requests are unfinished: max_num_waiting=2"):
+    with pytest.raises(InvalidRequestError, match="2 requests are unfinished: max_num_unfinished=2"):
         llm.engine.add_request("c", "hi", SamplingParams(max_tokens=1))
     while llm.engine.has_unfinished_requests():
         llm.engine.step()
     llm.engine.add_request("c", "hi", SamplingParams(max_tokens=1))
     llm.engine.abort_request("c")
     llm.engine.step()
-    for bad in ({"max_num_waiting": 0}, {"max_prompt_bytes": "1"}, {"check_invariants": 1}):
+    for bad in ({"max_num_unfinished": 0}, {"max_prompt_bytes": "1"}, {"check_invariants": 1}):
         with pytest.raises(InvalidConfigError, match=next(iter(bad))):
             LLM(str(tiny_chat_model), device="cpu", **bad)

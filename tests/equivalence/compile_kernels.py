@@ -235,19 +235,20 @@ def cubin_resources(cubin: bytes) -> tuple[int, int, int]:
     return int(registers), int(stack) + int(local), int(shared)
 
 
-def check_ticket(launch: Launch, ptx: str) -> None:
-    """No thread of an allocator's program may have anything left to read when one takes the ticket: whoever
-    takes the last one writes what the others read. Not every Triton puts a barrier there by itself."""
-    if launch[0].__name__ == "_allocate_kernel":
-        before_ticket = ptx[: ptx.index("atom.")].rsplit("bar.sync", 1)
-        assert len(before_ticket) == 2 and "ld.global" not in before_ticket[1], "no barrier before the ticket"
+def check_barrier(launch: Launch, ptx: str) -> None:
+    """No thread of `_push_kernel` may have anything left to read or write when one writes how many blocks are
+    free: all of them read that number first. Not every Triton puts a barrier there by itself."""
+    if launch[0].__name__ == "_push_kernel":
+        after_branches = ptx[ptx.rindex("bra ") : ptx.rindex("st.global")]
+        assert "bar.sync" in after_branches, "no barrier before the number of free blocks"
+        assert "ld.global" not in after_branches.rsplit("bar.sync", 1)[1], "a load after the last barrier"
 
 
 def triton_resources(launch: Launch, target: GPUTarget) -> tuple[int, int, int]:
     """Registers, bytes spilled and bytes shared of one launch, compiled for one target."""
     compiled = compile_triton(launch, target)
     if target.backend == "cuda":
-        check_ticket(launch, compiled.asm["ptx"])
+        check_barrier(launch, compiled.asm["ptx"])
         registers, spilled, _ = cubin_resources(compiled.asm["cubin"])
     else:
         assembly = compiled.asm["amdgcn"]

@@ -17,7 +17,7 @@ from minipaged.reference.block_table import BlockTable
 def allocate(
     blocks: device.BlockAllocator, requests: list[int], lengths: list[int], max_blocks: int = 8
 ) -> tuple[int, list[list[int]], list[int]]:
-    """One launch for all requests: its verdict, the tables, their lengths."""
+    """One call for all requests: its verdict, the tables, their lengths."""
     tables = torch.full((len(requests), max_blocks), -1, dtype=torch.int32, device=DEVICE)
     table_lengths = ids(lengths)
     verdict = int(blocks.allocate(ids(requests), tables, table_lengths))
@@ -28,7 +28,7 @@ def state(blocks: device.BlockAllocator) -> tuple[list[int], list[int]]:
     return blocks.free_order(), blocks.counts.tolist()
 
 
-def test_one_launch_serves_a_batch_in_its_order() -> None:
+def test_one_call_serves_a_batch_in_its_order() -> None:
     blocks = device.BlockAllocator(10, DEVICE)
     verdict, tables, lengths = allocate(blocks, [2, 0, 3], [1, 4, 0], max_blocks=5)
     assert verdict == 0
@@ -70,7 +70,7 @@ def test_more_rows_and_longer_requests_than_a_tile_takes() -> None:
     assert unused[:738].tolist() == [*range(737, -1, -1)]
 
 
-def test_a_block_named_by_several_entries_of_a_launch_falls_once() -> None:
+def test_a_block_named_by_several_entries_of_a_call_falls_once() -> None:
     blocks, reference = device.BlockAllocator(6, DEVICE), BlockAllocator(6)
     allocate(blocks, [5], [0])
     reference.allocate(5)
@@ -101,6 +101,7 @@ def test_a_double_free_or_a_strange_id_is_counted_and_changes_nothing(
     assert freed.unused.tolist() == [-1] * len(entries)
     assert state(blocks) == before
     assert blocks.last_entry.tolist() == [-1] * 5
+    assert blocks.changes.tolist() == [0] * 5
 
 
 @pytest.mark.parametrize(("entries", "refused"), [([0, 3], 1), ([3, 4, 1], 2), ([-2, 9], 2)])

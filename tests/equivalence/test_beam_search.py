@@ -31,7 +31,7 @@ def reorder(
     return beam_search.reorder_beams(tables, ids(parents), allocator, lengths, 4)
 
 
-def test_two_requests_in_one_launch() -> None:
+def test_two_requests_in_one_call() -> None:
     # Request A: one prompt of 6 tokens forks in two. Request B: beams of 5 and 7 tokens, the second one wins.
     allocator, tables = start(9, [6, 5, 7])
     done = reorder(allocator, tables, [6, 5, 7], [0, 0, 2, 2])
@@ -53,6 +53,7 @@ def test_missing_blocks_are_told_and_nothing_is_changed() -> None:
     assert allocator.counts.tolist() == [1, 1, 0]
     assert allocator.free_order() == [2]
     assert allocator.last_entry.tolist() == [-1, -1, -1]
+    assert allocator.changes.tolist() == [0, 0, 0]
     assert int(reorder(allocator, tables, [6], [0, 0]).refused) == 0
 
 
@@ -183,6 +184,36 @@ def test_a_table_that_can_not_be_is_refused_and_nothing_is_changed(
     assert int(reorder(allocator, ids(table)[None], [num_tokens], parents).refused) < 0
     assert (allocator.counts.tolist(), allocator.free_order()) == before
     assert allocator.last_entry.tolist() == [-1] * 6
+    assert allocator.changes.tolist() == [0] * 6
+
+
+@pytest.mark.parametrize("parents", [[0], [0, 0, 1], [7]])
+def test_an_entry_that_is_no_block_is_counted_once_however_many_beams_go_on_with_it(
+    parents: list[int],
+) -> None:
+    allocator, _ = start(6, [6, 3])
+    tables = ids([0, 12, -1, -1, 2, -1, -1, -1]).reshape(2, 4)
+    assert int(reorder(allocator, tables, [6, 3], parents).refused) == (-2 if parents == [7] else -1)
+
+
+def test_strided_arguments_are_read_as_they_are() -> None:
+    (plain, tables), (strided, _) = start(9, [6, 5, 7]), start(9, [6, 5, 7])
+    columns_first = tables.t().contiguous().t()
+    parents, num_tokens = ids([0, 9, 0, 9, 2])[::2], ids([6, 99, 5, 99, 7])[::2]
+    assert not (columns_first.is_contiguous() or parents.is_contiguous() or num_tokens.is_contiguous())
+    expected = reorder(plain, tables, [6, 5, 7], [0, 0, 2])
+    done = beam_search.reorder_beams(columns_first, parents, strided, num_tokens, 4)
+    assert [result.tolist() for result in done] == [result.tolist() for result in expected]
+    assert (strided.free_order(), strided.counts.tolist()) == (plain.free_order(), plain.counts.tolist())
+
+
+def test_more_writers_than_a_tile_takes() -> None:
+    allocator, tables = start(700, [1, 1])
+    done = reorder(allocator, tables, [1, 1], [*[0] * 300, *[1] * 300])
+    assert int(done.refused) == 0
+    assert done.destinations[:598].tolist() == [*range(2, 600)]
+    assert done.sources[:598].tolist() == [0] * 299 + [1] * 299
+    assert done.block_tables[[299, 599], 0].tolist() == [0, 1]
 
 
 def test_a_dropped_block_that_is_retained_is_no_room_for_a_copy() -> None:

@@ -26,7 +26,6 @@ ONE_SIDED = {
     "reference/block_table.py::check_block_size": "an argument check that the host-side classes share",
     "reference/block_table.py::check_positive": "an argument check that the host-side classes share",
     "reference/block_table.py::num_blocks_for": "host arithmetic",
-    "reference/block_table.py::token_address": "the paper's formula; a kernel has strides for it",
     "reference/copy_on_write.py::Allocator": "the protocol of a host-side argument",
     "reference/copy_on_write.py::SharingAllocator": "the protocol of a host-side argument",
     "reference/copy_on_write.py::copy_on_write": "the host decides what to copy; the kernel copies",

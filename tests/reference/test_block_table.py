@@ -18,9 +18,9 @@ from minipaged.reference.block_table import (
     check_block_size,
     num_blocks_for,
     slot_mapping,
-    token_address,
     write_kv,
 )
+from minipaged.reference.kv_cache_size import token_address
 
 
 def test_a_sequence_grows_from_its_prompt_to_a_third_block():

@@ -15,17 +15,17 @@ from typing import Any, NamedTuple
 import pytest
 
 from minipaged import LLM, BeamSearchParams, SamplingParams
-from minipaged.engine import decoding
+from minipaged.engine import beams
 from minipaged.engine.block_manager import BlockManager
 from minipaged.engine.request import Request
 from minipaged.engine.scheduler import Schedule, Scheduler
 from minipaged.simulator.cost_model import PAPER_SERVERS, CostModel
 from minipaged.simulator.model_shape import KNOWN
-from minipaged.simulator.simulation import Outcome, Way, make_request, simulate
+from minipaged.simulator.simulation import DecodingMethod, SimulationResult, make_request, simulate
 from minipaged.simulator.workload import Lengths, poisson
 
 BYTES_PER_TOKEN = 2 * 1 * 2 * 8 * 8  # of the tiny Llama: one layer, 2 KV heads of 8 values of 8 bytes
-ONE = Way()
+ONE = DecodingMethod()
 RATE = 30.0  # requests a second, of a server whose steps take some 25 ms
 
 
@@ -48,7 +48,7 @@ class Run(NamedTuple):
 
     simulated: list[Step]
     real: list[Step]
-    outcome: Outcome
+    outcome: SimulationResult
     llm: LLM
 
 
@@ -94,8 +94,8 @@ def as_prompts(lengths: list[Lengths]) -> list[list[int]]:
 
 
 def run_simulator(
-    arrivals: Iterator[tuple[float, Lengths]], scheduler: Scheduler, way: Way = ONE
-) -> tuple[list[Step], list[int], Outcome]:
+    arrivals: Iterator[tuple[float, Lengths]], scheduler: Scheduler, method: DecodingMethod = ONE
+) -> tuple[list[Step], list[int], SimulationResult]:
     """Its steps, before which of them each request arrived, and the outcome."""
     steps: list[Step] = []
     arrived: list[int] = []
@@ -107,7 +107,7 @@ def run_simulator(
 
     cost = CostModel(KNOWN["opt-13b"], PAPER_SERVERS["opt-13b"], scheduler.blocks.block_size)
     outcome = simulate(
-        note(), scheduler, cost, way, observe=lambda step: steps.append(write_down(step, scheduler))
+        note(), scheduler, cost, method, observe=lambda step: steps.append(write_down(step, scheduler))
     )
     return steps, arrived, outcome
 
@@ -147,7 +147,7 @@ def serve(tiny_llama: Path) -> Serve:
         num_host_blocks: int = 0,
         prefix_caching: bool = False,
         rate: float | None = RATE,
-        way: Way = ONE,
+        method: DecodingMethod = ONE,
         simulated: dict[str, int] | None = None,
     ) -> Run:
         given = {"num_blocks": num_blocks, "block_size": block_size, "budget": budget} | (simulated or {})
@@ -162,7 +162,7 @@ def serve(tiny_llama: Path) -> Serve:
             max_num_batched_tokens=given["budget"],
         )
         arrivals = ((0.0, each) for each in lengths) if rate is None else poisson(lengths, rate)
-        steps, arrived, outcome = run_simulator(arrivals, scheduler, way)
+        steps, arrived, outcome = run_simulator(arrivals, scheduler, method)
         llm = LLM(
             str(tiny_llama),
             dtype="float64",
@@ -175,20 +175,20 @@ def serve(tiny_llama: Path) -> Serve:
             preemption_mode="swap" if num_host_blocks else "recompute",
             swap_space=num_host_blocks * block_size * BYTES_PER_TOKEN,
         )
-        params = [sampling(i, each.output, way) for i, each in enumerate(lengths)]
+        params = [sampling(i, each.output, method) for i, each in enumerate(lengths)]
         real = run_engine(llm, as_prompts(lengths), params, arrived)
         return Run(steps, real, outcome, llm)
 
     return serve
 
 
-def sampling(number: int, output: int, way: Way) -> SamplingParams | BeamSearchParams:
+def sampling(number: int, output: int, method: DecodingMethod) -> SamplingParams | BeamSearchParams:
     """What the engine is asked for. Samples are so hot that they differ at once."""
-    if way.searches:
-        return BeamSearchParams(beam_width=way.width, max_tokens=output, ignore_eos=True)
+    if method.searches:
+        return BeamSearchParams(beam_width=method.width, max_tokens=output, ignore_eos=True)
     return SamplingParams(
-        n=way.width,
-        temperature=0.0 if way.width == 1 else 50.0,
+        n=method.width,
+        temperature=0.0 if method.width == 1 else 50.0,
         seed=number,
         max_tokens=output,
         ignore_eos=True,
@@ -279,7 +279,7 @@ def test_two_samples_of_each_request(
         block_size,
         num_host_blocks=num_host_tokens // block_size,
         prefix_caching=prefix_caching,
-        way=Way(2),
+        method=DecodingMethod(2),
     )
     check(run)
     assert run.outcome.num_preemptions > 2
@@ -288,7 +288,7 @@ def test_two_samples_of_each_request(
 
 def test_samples_whose_tokens_are_recomputed_in_chunks(serve: Serve) -> None:
     """One sample may be up to date again before the other is, and goes on alone."""
-    run = serve(trace(16, seed=5), 40, 4, budget=16, way=Way(3))
+    run = serve(trace(16, seed=5), 40, 4, budget=16, method=DecodingMethod(3))
     check(run)
     assert run.outcome.num_preemptions > 2
 
@@ -305,14 +305,14 @@ def test_beams_that_follow_the_searches_of_the_engine(
         searches[int(request.request_id)].append(list(parents))
         original(request, parents, blocks)
 
-    original = decoding.follow
-    params = [sampling(i, each.output, Way(3, [[[0]]])) for i, each in enumerate(lengths)]
+    original = beams.follow
+    params = [sampling(i, each.output, DecodingMethod(3, [[[0]]])) for i, each in enumerate(lengths)]
     llm = LLM(str(tiny_llama), dtype="float64", device="cpu", num_blocks=200, block_size=4)
     with monkeypatch.context() as patch:
-        patch.setattr(decoding, "follow", follow)
+        patch.setattr(beams, "follow", follow)
         run_engine(llm, as_prompts(lengths), params, [0] * len(lengths))
-    way = Way(3, list(searches.values()))
-    run = serve(lengths, 36, 4, num_host_blocks=num_host_blocks, way=way)
+    method = DecodingMethod(3, list(searches.values()))
+    run = serve(lengths, 36, 4, num_host_blocks=num_host_blocks, method=method)
     check(run)
     assert run.outcome.num_preemptions > 2
     assert "copy" in kinds(run)

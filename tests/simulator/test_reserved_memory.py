@@ -10,7 +10,7 @@ from minipaged.errors import InvalidConfigError
 from minipaged.reference.allocator import OutOfBlocksError
 from minipaged.reference.contiguous import Policy, SlotUsage, maximum, oracle, power_of_two
 from minipaged.simulator.reserved_memory import ReservedMemory
-from minipaged.simulator.simulation import Way, make_request
+from minipaged.simulator.simulation import DecodingMethod, make_request
 from minipaged.simulator.workload import Lengths
 
 SLOTS_OF_OPT_13B = 15_728
@@ -18,7 +18,7 @@ SLOTS_OF_OPT_13B = 15_728
 
 def new(memory: ReservedMemory, prompt: int, output: int, width: int = 1, number: int = 0) -> Request:
     """A request that the oracle knows."""
-    return make_request(memory, number, 0.0, Lengths(prompt, output), Way(width))
+    return make_request(memory, number, 0.0, Lengths(prompt, output), DecodingMethod(width))
 
 
 def grow(request: Request, memory: ReservedMemory) -> None:

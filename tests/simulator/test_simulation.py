@@ -18,7 +18,7 @@ from minipaged.simulator import simulation
 from minipaged.simulator.cost_model import GPUS, PAPER_SERVERS, CostModel, Server
 from minipaged.simulator.model_shape import KNOWN
 from minipaged.simulator.reserved_memory import ReservedMemory
-from minipaged.simulator.simulation import Outcome, Way, simulate
+from minipaged.simulator.simulation import DecodingMethod, SimulationResult, simulate
 from minipaged.simulator.static_batching import simulate_static_batches
 from minipaged.simulator.systems import (
     PAGED,
@@ -33,7 +33,7 @@ from minipaged.simulator.workload import WORKLOADS, Lengths, draw_lengths, poiss
 
 OPT_13B = CostModel(KNOWN["opt-13b"], PAPER_SERVERS["opt-13b"], 16)
 OPT_13B_ON_A100 = Setting(shape=KNOWN["opt-13b"], server=PAPER_SERVERS["opt-13b"], max_model_len=2048)
-ONE = Way()
+ONE = DecodingMethod()
 no_one: Any = None
 
 
@@ -53,8 +53,11 @@ def scheduler_of(memory: BlockManager, **limits: int) -> Scheduler:
 
 
 def run(
-    arrivals: Iterable[tuple[float, Lengths]], memory: BlockManager, way: Way = ONE, **limits: int
-) -> tuple[Outcome, list[int]]:
+    arrivals: Iterable[tuple[float, Lengths]],
+    memory: BlockManager,
+    method: DecodingMethod = ONE,
+    **limits: int,
+) -> tuple[SimulationResult, list[int]]:
     """What became of a trace in ticks, and the blocks in use in each step."""
     scheduler = scheduler_of(memory, **limits)
     in_use: list[int] = []
@@ -62,7 +65,7 @@ def run(
         iter(arrivals),
         scheduler,
         ticks,
-        way,
+        method,
         observe=lambda step: in_use.append(memory.allocator.num_in_use),
     )
     assert not list(scheduler.requests())
@@ -213,7 +216,7 @@ def test_samples_share_the_blocks_of_their_prompt(width: int, monkeypatch: pytes
     one more block each. Tables name 3 blocks, then `width` times 3, 3, 4 and 4.
     """
     monkeypatch.setattr(simulation, "NUM_STEPS_PER_LOOK", 1)
-    outcome, in_use = run([(0.0, Lengths(10, 5))], paged(20), Way(width))
+    outcome, in_use = run([(0.0, Lengths(10, 5))], paged(20), DecodingMethod(width))
     assert in_use == [3, 2 + width, 2 + width, 2 + 2 * width, 2 + 2 * width]
     assert outcome.num_moved_blocks == width - 1
     assert (outcome.num_steps, outcome.num_tokens, len(outcome.latencies)) == (5, 5 * width, 1)
@@ -227,7 +230,7 @@ def test_beams_share_what_their_parents_computed() -> None:
     Both go on from beam 0: its block is shared, and copied for one of them; then each from its own.
     """
     search = [[0, 0], [0, 0], [0, 1], [0, 1]]
-    outcome, in_use = run([(0.0, Lengths(4, 4))], paged(20), Way(2, [search]))
+    outcome, in_use = run([(0.0, Lengths(4, 4))], paged(20), DecodingMethod(2, [search]))
     assert in_use == [1, 3, 3, 3]
     assert outcome.num_moved_blocks == 1
     assert outcome.num_tokens == 8
@@ -240,7 +243,7 @@ def test_samples_that_reserve_share_nothing() -> None:
         iter([(0.0, Lengths(6, 3))] * 2),
         scheduler_of(memory),
         ticks,
-        Way(3),
+        DecodingMethod(3),
         observe=lambda step: pieces.append(64 - memory.pieces.allocator.num_free),
     )
     assert pieces == [48] * 6  # 4 pieces of 16: three for the first request, then three for the second
@@ -297,7 +300,7 @@ def test_groups_have_names_of_any_length() -> None:
 def test_a_prefix_is_not_found_in_what_samples_generated() -> None:
     """The first one's samples fill blocks of their own after a prompt that is all prefix."""
     trace = [(0.0, Lengths(8, 9, 8)), (20.0, Lengths(17, 2, 17))]
-    outcome, _ = run(trace, paged(50, prefix_caching=True), Way(2))
+    outcome, _ = run(trace, paged(50, prefix_caching=True), DecodingMethod(2))
     assert outcome.num_cached_tokens == 8
 
 
@@ -311,7 +314,7 @@ def test_a_cached_prefix_saves_steps_of_prompts() -> None:
 
 
 @cache
-def sharegpt(system: str, rate: float | None) -> Outcome:
+def sharegpt(system: str, rate: float | None) -> SimulationResult:
     """1,000 requests of ShareGPT served by OPT-13B on an A100."""
     lengths = list(islice(draw_lengths(WORKLOADS["sharegpt"], 2048), 1000))
     if rate is None:
@@ -417,7 +420,7 @@ def test_a_target_that_no_rate_meets_gives_0() -> None:
 def test_more_sequences_than_a_step_holds_are_refused() -> None:
     scheduler = Scheduler(BlockManager(8, 4), max_num_seqs=2, max_num_batched_tokens=64)
     with pytest.raises(InvalidConfigError, match="from 1 to the 2 sequences of a step, got 4"):
-        simulate(iter([(0.0, Lengths(3, 3))]), scheduler, OPT_13B, Way(4))
+        simulate(iter([(0.0, Lengths(3, 3))]), scheduler, OPT_13B, DecodingMethod(4))
 
 
 def test_a_search_for_a_rate_ends_where_every_rate_will_do() -> None:

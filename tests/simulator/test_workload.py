@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from minipaged.errors import InvalidConfigError
-from minipaged.simulator.workload import WORKLOADS, Lengths, Trace, draw_lengths, poisson, read_lengths
+from minipaged.simulator.workload import WORKLOADS, Lengths, Traffic, draw_lengths, poisson, read_lengths
 
 NUM_DRAWN = 40_000
 
@@ -70,7 +70,7 @@ def test_another_rate_stretches_the_same_trace() -> None:
 
 def test_a_trace_has_as_many_requests_as_come_in_its_minutes() -> None:
     """At half a request a second 5 minutes bring 150; and a hundred come in any case."""
-    trace = Trace("alpaca", 5, 2048)
+    trace = Traffic("alpaca", 5, 2048)
     assert [len(trace.requests(rate)) for rate in (0.5, 4.0, 0.1, 0.01)] == [150, 1200, 100, 100]
     assert trace.requests(0.5) == trace.some(150) == drawn("alpaca", 150)
     assert trace.requests(4.0)[:150] == trace.requests(0.5)
@@ -81,15 +81,15 @@ def test_a_trace_of_a_file_is_drawn_from_it_and_stays_the_same(tmp_path: Path) -
     few = [Lengths(1, 2), Lengths(3, 4), Lengths(5, 6, 2, "a")]
     path = tmp_path / "few.jsonl"
     path.write_text("\n".join(json.dumps(each._asdict()) for each in few), encoding="utf-8")
-    trace = Trace(str(path), 1, 20)
+    trace = Traffic(str(path), 1, 20)
     assert set(trace.some(50)) == set(few)
-    assert trace.some(50) == Trace(str(path), 1, 20).some(50)
+    assert trace.some(50) == Traffic(str(path), 1, 20).some(50)
     assert len(trace.requests(2.0)) == 120
     assert trace.shares_prefixes
     with pytest.raises(InvalidConfigError, match=r"line 3: 5 \+ 6 tokens are more than max_model_len=10"):
-        Trace(str(path), 1, 10)
+        Traffic(str(path), 1, 10)
     with pytest.raises(InvalidConfigError, match="workload='no-such-file' can't be read"):
-        Trace("no-such-file", 1, 10)
+        Traffic("no-such-file", 1, 10)
 
 
 def test_a_file_is_read_line_by_line(tmp_path: Path) -> None:
