@@ -4,6 +4,7 @@ A line of a page that is one of these is replaced when the site is built; a name
 
     {{ code reference/allocator.py BlockAllocator.allocate }}     the source of a function, class or constant
     {{ twins allocator.py BlockAllocator.free | launch_free }}    reference and kernel, side by side
+    {{ twins attention.py prefill_attention | _prefill.py _prefill_kernel }}    the kernel from another file
     {{ trace beams }}                                             the block view, replaying a recorded run
     {{ trace beams 4 }}                                           the same, opened at step 4
     {{ figure waste "What the picture shows" }}                   a picture made by docs/_build/figures.py
@@ -205,7 +206,8 @@ class Here:
         left, _, right = names.partition("|")
         columns = []
         for folder, wanted in (("reference", left.split()), ("kernels", right.split())):
-            listings = "\n\n".join(self.listing(f"{folder}/{file}", name) for name in wanted)
+            own_file = wanted.pop(0) if wanted[:1] and wanted[0].endswith(".py") else file
+            listings = "\n\n".join(self.listing(f"{folder}/{own_file}", name) for name in wanted)
             columns.append(f'<div class="twin" markdown>\n\n{listings}\n\n</div>')
         return f'<div class="twins" markdown>\n\n{columns[0]}\n\n{columns[1]}\n\n</div>'
 
