@@ -49,11 +49,11 @@ def fast(function: Callable[..., Any]) -> Any:
 def cache_folder() -> Path | None:
     """The folder for the machine code of these very sources; None if nothing can be written.
 
-    It lies in the first of three places that can be written: the one that NUMBA_CACHE_DIR names, __pycache__
-    beside the sources, and the user's cache.
+    It lies in the first of three places that can be written: the one that NUMBA_CACHE_DIR names, the user's
+    cache, and __pycache__ beside the sources.
     """
-    user = AppDirs(appname="numba", appauthor=False).user_cache_dir
-    places = [Path(place) for place in (config.CACHE_DIR, HERE / "__pycache__", user) if place]
+    user = AppDirs(appname="minipaged", appauthor=False).user_cache_dir
+    places = [Path(place) for place in (config.CACHE_DIR, user, HERE / "__pycache__") if place]
     try:
         sources = b"".join((HERE / name).read_bytes() for name in COMPILED_TOGETHER)
     except OSError:

@@ -30,6 +30,7 @@ class ModelRunner:
         self.model = loaded.model
         self.device = torch.device(loaded.model.device)
         self.backend = get_backend(config.attention_backend, self.device, loaded.model.dtype)
+        self.backend.warm_up(loaded.model.dtype)
         self.vocab_size = loaded.vocab_size
         self.shape = KVShape(loaded.num_layers, loaded.num_kv_heads, loaded.head_dim, loaded.model.dtype)
         self._config = config
