@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from minipaged.cli.main import COMMANDS
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -57,3 +60,28 @@ def test_the_readme_is_short() -> None:
 def test_a_disagreement_is_found(address: str, urls: dict[str, str], readme: str, count: int) -> None:
     project = {"tool": {"minipaged": {"REPOSITORY": address}}, "project": {"urls": urls}}
     assert len(disagreements(project, readme)) == count
+
+
+def missing_commands(text: str) -> set[str]:
+    """Commands in a text that nobody can run: of make, of minipaged, and folders that pytest is given."""
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    missing = {
+        f"make {name}" for name in re.findall(r"(?<![\w-])make ([a-z-]+)", text) if name not in targets
+    }
+    words = re.findall(r"(?:`|\$ )minipaged ([a-z]+)", text)
+    missing |= {f"minipaged {name}" for name in words if name not in COMMANDS}
+    for folders in re.findall(r"(?:`|\$ )pytest ((?:[\w./]+ ?)+)", text):
+        missing |= {f"pytest {folder}" for folder in folders.split() if not (ROOT / folder).exists()}
+    return missing
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
+def test_every_command_exists(page: str) -> None:
+    assert not missing_commands((ROOT / page).read_text())
+
+
+def test_a_command_that_does_not_exist_is_found() -> None:
+    text = (
+        "`make demo`, `make coffee`, `minipaged chat`, `minipaged fly 3`, `pytest tests/house tests/nothing`"
+    )
+    assert missing_commands(text) == {"make coffee", "minipaged fly", "pytest tests/nothing"}
