@@ -49,7 +49,7 @@ __all__ = ["HAS_TRITON", "require_launch", "tl", "triton"]
 
 
 def require_launch(kernel: object, tensor: Tensor, name: str) -> None:
-    """Raise RuntimeError where `kernel` was compiled for a GPU and the argument `name` is a CPU tensor."""
+    """Raise RuntimeError for a CPU tensor `name` unless `kernel`, and so all of them, is interpreted."""
     if tensor.is_cuda or not isinstance(kernel, triton.JITFunction):
         return
     raise RuntimeError(

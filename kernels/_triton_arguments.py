@@ -81,7 +81,7 @@ class Sizes(NamedTuple):
     NUM_HEADS: int  # query heads
     GROUP: int  # query heads in a row that share one KV head
     HEAD_DIM: int
-    ROW_TILE: int  # query rows that a program attends from
+    ROW_TILE: int  # query rows that a program attends from; tl.dot takes tiles of 16 or more
     KEY_TILE: int  # keys that it takes at a time
     DIM_TILE: int  # lanes for the HEAD_DIM elements of a head, some of them unused
 

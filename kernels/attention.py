@@ -37,15 +37,15 @@ def _attend(
 
     score = SCALE * (query . key); with a SOFTCAP, SOFTCAP * tanh(score / SOFTCAP). Sums run in float32, in
     float64 for float64 queries; products are not rounded to TF32.
-    Returns for each row, with best its largest score: the sum of exp(score - best) * value [rows, DIM_TILE],
-    best [rows], and the sum of exp(score - best) [rows]. For a row that sees no key: 0, -inf and 0.
+    Returns, for each row: the sum of exp(score - best) * value [rows, DIM_TILE]; its best (largest) score
+    [rows]; the sum of exp(score - best) [rows]. For a row that sees no key these are 0, -inf and 0.
     """
     wide: tl.constexpr = tl.float64 if queries.dtype == tl.float64 else tl.float32
     best = tl.full([queries.shape[0]], float("-inf"), wide)
     total = tl.zeros([queries.shape[0]], wide)
     output = tl.zeros([queries.shape[0], queries.shape[1]], wide)
     dims = tl.arange(0, SIZES.DIM_TILE)
-    # Tiles lie at multiples of KEY_TILE wherever `first` is: a key falls into the same tile for every caller.
+    # Tiles begin at multiples of KEY_TILE wherever `first` is, so that sums run in the same order for all.
     for start in range(first // SIZES.KEY_TILE * SIZES.KEY_TILE, last, SIZES.KEY_TILE):
         positions = start + tl.arange(0, SIZES.KEY_TILE)
         inside = (positions >= first) & (positions < last)
@@ -206,7 +206,7 @@ def _launch_decode(
     if batch == 0:
         return output
     sizes, num_warps = sizes_for(queries, key_cache, SPLIT_LENGTH)
-    # The table's capacity and not the longest context: reading that would make the host wait for the device.
+    # By capacity: to read the longest context the host would wait. Programs beyond a context return at once.
     num_splits = max(1, triton.cdiv(block_tables.shape[1] * sizes.BLOCK_SIZE, SPLIT_LENGTH))
     wide = torch.float64 if queries.dtype == torch.float64 else torch.float32
     partial = queries.new_empty((batch, num_heads, num_splits, head_dim), dtype=wide)

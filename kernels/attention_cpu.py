@@ -23,7 +23,7 @@ from ._cpu_arguments import Batch, Cache, Options, Partial, as_arguments
 from ._numba import entry, fast, inner, threaded_entry, unallocating
 from ._work_items import SPLIT, TILE, WORTH_A_THREAD, load_rows, new_partials, plan_work, store_rows
 
-STEP = 64  # keys that a tile folds in at a time
+STEP = 64  # keys that a tile folds in at a time: a multiple of 4, as SPLIT is of vector.LANES
 AHEAD = 16  # tokens between the one being read and the one being fetched into the processor's caches
 _launch_lock = threading.Lock()  # Numba's fallback threading layer doesn't bear two callers at once
 
@@ -76,7 +76,7 @@ def _weigh(scores: Any, count: int, options: Options) -> tuple[Any, Any]:
     scores = scores[: (count + vector.LANES - 1) // vector.LANES * vector.LANES]
     vector.finish_scores(scores[:count], options.scale, options.softcap)
     scores[count:] = -np.inf
-    maximum, total = max(vector.largest(scores), vector.lowest(scores)), scores.dtype.type(0)
+    maximum, total = max(vector.largest(scores), vector.lowest(scores)), scores.dtype.type(0)  # never -inf
     for i in range(scores.size):
         scores[i] = vector.exp(scores[i] - maximum)
         total += scores[i]
@@ -137,7 +137,7 @@ def fold_block(
 ) -> None:
     """Fold keys with scores [keys, TILE] into the running softmax; the scores become weights.
 
-    What was summed so far is relative to the old maximum: times exp(old - new) it is relative to the new.
+    The sums so far are relative to the old maximum: times exp(old - new) they are relative to the new one.
     """
     maximum, total, weighted = partial
     for j in range(TILE):
@@ -169,8 +169,9 @@ def fold_block(
 def _attend(first, end, out, batch, keys, values, options, items, partials):
     """Do the work items first to end - 1: a split fills its row of `partials`, a tile its rows of `out`."""
     (splits, tiles), (maximum, total, weighted) = items, partials
-    # They get their names only here: Numba's parallel loops take no named tuples.
+    # The tuples come without names, because Numba's parallel loops take none with names.
     batch, keys, values, options = Batch(*batch), Cache(*keys), Cache(*values), Options(*options)
+    # More slots than tokens, since keys are read and fetched in fours.
     scores, slots = np.empty((out.shape[1], SPLIT), out.dtype), np.empty(SPLIT + AHEAD + 4, np.int64)
     for item in range(first, end):
         if item < splits.size:
@@ -210,7 +211,7 @@ def decode_attention(
     """One query per sequence against its cached keys and values (paper, section 4.1, equation 4).
 
     queries: [batch, num_heads, head_dim]. key_cache and value_cache: [num_blocks, block_size, num_kv_heads,
-    head_dim], any strides but 1 in the last dimension. block_tables: int32 [batch, max_blocks].
+    head_dim]; the last stride must be 1. block_tables: int32 [batch, max_blocks].
     context_lengths: int32 [batch], tokens in the cache, the query's own too. Returns [batch, num_heads,
     head_dim] in the dtype of queries; float16 and bfloat16 are summed in float32. A row's result has the same
     bits in any batch, in any blocks, on any number of threads; a row of length 0 gives zeros.

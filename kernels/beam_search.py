@@ -51,14 +51,14 @@ def _find_copies_kernel(
 ):  # fmt: skip
     """Find the entry whose block a new beam must copy before it writes: one program per new beam.
 
-    Beams write in their order, and a beam that gets a copy no longer uses the shared block. So a beam shares
-    its block with the users that it will have, less the writers before this beam. A beam that is alone in
-    its block by then keeps it, and its entry stays -1.
+    Beams write in their order, and a beam that gets a copy leaves the shared block. So when a beam's turn
+    comes, its block has the users counted so far, less the beams before it that write to the same block. A
+    beam that is alone in its block by then keeps it, and its entry stays -1.
     """
     if tl.load(refused_ptr) != 0:
         return
     beam = tl.program_id(0)
-    entry = _next_entries(tokens_ptr, beam, beam >= 0, max_blocks, BLOCK_SIZE)  # a mask that is always true
+    entry = _next_entries(tokens_ptr, beam, beam >= 0, max_blocks, BLOCK_SIZE)  # no lane is masked
     block = tl.load(table_ptr + entry, mask=entry >= 0, other=-1)
     users = tl.load(count_ptr + block, mask=entry >= 0, other=0)
     users += tl.load(change_ptr + block, mask=entry >= 0, other=0)
@@ -132,7 +132,7 @@ def reorder_beams(
     # From the tail of the first beam on, since entries are read from the last to the first.
     old_entries = old_tables.flip(0).flatten()
     note_changes(allocator, old_entries, -1, refused)
-    # What is wrong with the new tables is wrong with the old ones, and counted.
+    # Their verdict is dropped: an entry that is wrong in a new table is wrong in its parent's, and counted.
     note_changes(allocator, new_tables.flatten(), 1, torch.zeros_like(refused))
     copied = _find_copies(new_tables, new_tokens, allocator, refused, block_size)
     refused = _verdict(allocator, copied, refused)

@@ -11,8 +11,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .engine.block_manager import Parts
     from .engine.engine import LLMEngine
+    from .engine.parts import Parts
     from .engine.policies import FirstComeFirstServed, Policy, Priority, ShortestFirst
     from .llm import LLM
     from .outputs import CacheStats, CompletionOutput, RequestOutput
@@ -23,7 +23,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "LLM": "llm",
     "LLMEngine": "engine.engine",
-    "Parts": "engine.block_manager",
+    "Parts": "engine.parts",
     "Policy": "engine.policies",
     "FirstComeFirstServed": "engine.policies",
     "ShortestFirst": "engine.policies",

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from minipaged.engine.block_manager import BlockManager
 from minipaged.engine.policies import FirstComeFirstServed, Policy, line_of, victim_of
 from minipaged.engine.request import Request
-from minipaged.engine.scheduler import Move, Row, Schedule, _is_prefill, _of_the_request
+from minipaged.engine.schedule import Move, Row, Schedule
+from minipaged.engine.scheduler import _is_prefill, _of_the_request
 from minipaged.reference.allocator import OutOfBlocksError
 
 
@@ -78,7 +79,10 @@ class Scheduler:
 
     @_of_the_request
     def _preempt(self, step: Schedule, request: Request) -> None:
-        """Take a request's blocks. It comes back as if it had never run, before others of its rank."""
+        """Take a request's blocks and let it wait again, at the front.
+
+        The policy sorts the line by rank. The queues keep requests of equal rank in order of arrival.
+        """
         raise NotImplementedError
 
     def _swap_out(self, step: Schedule, request: Request) -> bool:

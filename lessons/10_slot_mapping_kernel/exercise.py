@@ -39,15 +39,15 @@ def _write_kv_kernel(
 ):  # fmt: skip
     """Write K and V of one token, NUM_KV_HEADS heads of HEAD_DIM each, into its slot; program i has token i.
 
-    slot_ptr: int64 [tokens], block * BLOCK_SIZE + offset. A slot below 0 is padding: nothing is written for
-    it, and neither for one that is none of the num_slots.
+    slot_ptr: int64 [tokens], block * BLOCK_SIZE + offset. Nothing is written for a slot below 0, which is
+    padding, nor for a slot of num_slots or more.
     key_ptr, value_ptr: [tokens, NUM_KV_HEADS, HEAD_DIM]; key_cache_ptr, value_cache_ptr: [num_blocks,
     BLOCK_SIZE, NUM_KV_HEADS, HEAD_DIM]. Each has a stride for every axis: an element lies the sum of
     index * stride elements after the first one, computed in 64 bits.
     strides: key and value, each with token, head and dim; key_cache and value_cache, each with block, slot,
     head and dim. For example strides.key_cache.block.
     SHAPE: BLOCK_SIZE, NUM_KV_HEADS and HEAD_DIM, as SHAPE.BLOCK_SIZE and so on.
-    TILE: a power of two, the number of elements that are moved at once; more, or not as many, may be left.
+    TILE: a power of two, the number of elements that one round of the loop moves.
     """
     raise NotImplementedError
 

@@ -48,8 +48,8 @@ def _attend(
 
     score = SCALE * (query . key); with a SOFTCAP, SOFTCAP * tanh(score / SOFTCAP). Sums run in float32, in
     float64 for float64 queries; products are not rounded to TF32.
-    Returns for each row, with best its largest score: the sum of exp(score - best) * value [rows, DIM_TILE],
-    best [rows], and the sum of exp(score - best) [rows]. For a row that sees no key: 0, -inf and 0.
+    Returns, for each row: the sum of exp(score - best) * value [rows, DIM_TILE]; its best (largest) score
+    [rows]; the sum of exp(score - best) [rows]. For a row that sees no key these are 0, -inf and 0.
     """
     raise NotImplementedError
 

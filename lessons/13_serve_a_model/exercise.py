@@ -6,7 +6,7 @@ Grade it: pytest lessons/13_serve_a_model    A hint: minipaged lessons hint 13
 
 from __future__ import annotations
 
-from minipaged.engine.block_manager import REFERENCE, Parts
+from minipaged.engine.parts import REFERENCE, Parts
 from minipaged.engine.request import Sequence
 from minipaged.reference.block_table import BlockTable
 from minipaged.reference.prefix_cache import PrefixChain

@@ -14,7 +14,7 @@ import pytest
 from minipaged.course.checks import WrongAnswerError, check, check_raises, check_true, trying
 from minipaged.course.learner import Learner, complete
 from minipaged.engine import block_manager
-from minipaged.engine.block_manager import REFERENCE, Parts
+from minipaged.engine.parts import REFERENCE, Parts
 from minipaged.engine.request import Sequence
 from minipaged.errors import LearnerError
 from minipaged.reference.allocator import OutOfBlocksError

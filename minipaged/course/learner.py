@@ -16,7 +16,8 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
-from ..engine.block_manager import REFERENCE, BlockManager, Parts
+from ..engine.block_manager import BlockManager
+from ..engine.parts import REFERENCE, Parts
 from ..errors import BrokenPoolError, LearnerError, MinipagedError
 from ..reference.allocator import BlockAllocator, OutOfBlocksError
 from .checked_parts import checked_allocator, checked_copy

@@ -7,36 +7,19 @@ Lesson: lessons/13_serve_a_model. Page: docs/concepts/block_table.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass
 from itertools import islice, takewhile
 from typing import NamedTuple
 
 from ..reference.allocator import BlockAllocator, OutOfBlocksError
-from ..reference.beam_search import copies_needed, fork_beams
+from ..reference.beam_search import copies_needed
 from ..reference.block_table import BlockTable, num_blocks_for
-from ..reference.copy_on_write import copy_on_write, num_available_after
-from ..reference.prefix_cache import PrefixCache, PrefixChain
-from ..reference.swap import swap_in, swap_out
+from ..reference.copy_on_write import num_available_after
+from ..reference.prefix_cache import PrefixChain
+from .parts import REFERENCE, Parts
 from .pool_check import check_pool
 from .request import Sequence
-
-
-@dataclass(frozen=True)
-class Parts:
-    """What keeps the blocks: minipaged.reference's own, or others with the same arguments and promises."""
-
-    allocator_class: type[BlockAllocator] = BlockAllocator
-    block_table_class: type[BlockTable] = BlockTable
-    prefix_cache_class: type[PrefixCache] = PrefixCache
-    copy_on_write: Callable[..., tuple[int, int] | None] = copy_on_write
-    fork_beams: Callable[..., list[BlockTable]] = fork_beams
-    swap_out: Callable[..., list[tuple[int, int]]] = swap_out
-    swap_in: Callable[..., list[tuple[int, int]]] = swap_in
-
-
-REFERENCE = Parts()
 
 
 class Admission(NamedTuple):
@@ -104,6 +87,7 @@ class BlockManager:
                 self.cache.share(hits)
             sequence.table = self.new_table()
             sequence.table.append(sequence.num_tokens, [*hits, *islice(new, num_blocks - num_shared)])
+            # The owner computes its blocks in this step, in a row before this sequence's.
             sequence.num_computed_tokens = num_shared * self.block_size
         return len(plan[0].hits) * self.block_size
 
@@ -155,8 +139,10 @@ class BlockManager:
         OutOfBlocksError, with nothing changed, where the blocks don't suffice.
         """
         assert self.host_allocator is not None
-        resident: dict[int, int] = {}
-        for sequence in sequences:
+        resident: dict[int, int] = {}  # the device block that still holds what a host block holds
+        for (
+            sequence
+        ) in sequences:  # hits end where the first block is unknown: the rest of the table has none
             resident |= dict(zip(sequence.table.blocks, self._lookup(sequence), strict=False))
         named = {block for sequence in sequences for block in sequence.table.blocks}
         available = num_available_after([resident[block] for block in named & resident.keys()], self.cache)
@@ -243,7 +229,10 @@ class BlockManager:
 
 
 def _num_blocks_to_append(sequences: SequenceOf[Sequence], host_allocator: BlockAllocator) -> int:
-    """Blocks that swapped sequences need for tokens without a slot: new ones, and copies of shared ones."""
+    """Blocks that swapped sequences need for tokens without a slot: new ones, and copies of shared ones.
+
+    Swapping in keeps who shares what, so the host's counts say how many copies there will be.
+    """
     growing = [sequence for sequence in sequences if sequence.num_tokens > sequence.table.num_tokens]
     tables = [sequence.table for sequence in growing]
     new = [s.table.num_blocks_needed(s.num_tokens - s.table.num_tokens) for s in growing]

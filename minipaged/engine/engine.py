@@ -17,12 +17,13 @@ from ..errors import EngineDeadError, InvalidConfigError, InvalidRequestError
 from ..models.loading import LoadedModel
 from ..outputs import CacheStats, RequestOutput
 from ..sampling_params import BeamSearchParams, SamplingParams, shown
-from .block_manager import REFERENCE, BlockManager, Parts
+from .block_manager import BlockManager
 from .decoding import Decoder
 from .endings import FATAL_ERRORS, describe
 from .inbox import Inbox, interrupts_wait
 from .intake import Intake
 from .model_runner import ModelRunner
+from .parts import REFERENCE, Parts
 from .policies import Policy
 from .request import Request
 from .scheduler import Schedule, Scheduler

@@ -90,7 +90,8 @@ def num_pool_blocks(
 ) -> int:
     """How many blocks the pool gets: `num_blocks`, else `kv_cache_memory`, else what the memory allows.
 
-    most_useful: the blocks that a full batch of the longest requests fills; only the third case stops there.
+    most_useful: the blocks that a full batch of the longest requests fills. What the memory allows is cut to
+    that number; the two settings are not.
     spare_gpu_memory: asked for the bytes that a GPU has left; None on a CPU. Raises InvalidConfigError.
     """
     if config.num_blocks is not None:

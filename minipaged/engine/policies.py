@@ -21,7 +21,7 @@ class Policy:
     joins the line again. Nothing keeps a policy from letting a request wait for ever (starvation).
     """
 
-    reads_priority = False  # where it is not, a request with a priority is refused
+    reads_priority = False  # if False, the engine refuses requests with a priority: nobody would look at it
 
     def rank(self, request: Request) -> Any:
         """Anything that can be compared with another rank. Of equal ranks the older goes first."""
@@ -33,6 +33,7 @@ class Policy:
 
     def victim(self, running: list[Request]) -> Request:
         """The one of the `running` requests, at least two, that gives its blocks up."""
+        # Reversed, since `max` returns the first of equals: of two that arrived at once the later gives way.
         return max(reversed(running), key=lambda request: (self.rank(request), request.arrival_time))
 
 

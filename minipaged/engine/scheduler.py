@@ -9,59 +9,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from functools import wraps
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..reference.allocator import OutOfBlocksError
 from .block_manager import BlockManager
 from .policies import FirstComeFirstServed, Policy, line_of, victim_of
-from .request import Request, Sequence
-
-
-class Row(NamedTuple):
-    """Tokens start to stop - 1 of one of a request's sequences, to be computed in this step."""
-
-    request: Request
-    sequence: Sequence
-    start: int
-    stop: int
-    is_last_chunk: bool  # stop is the last token known so far: the step samples the next one
-
-
-class Move(NamedTuple):
-    """A block to be copied before the forward: "copy" within the pool, "out" to the host, or "in"."""
-
-    kind: str
-    source: int
-    destination: int
-    request: Request
-
-
-@dataclass
-class Schedule:
-    """One step: the rows to compute, decodes first, and what had to happen to make room for them."""
-
-    rows: list[Row] = field(default_factory=list)
-    moves: list[Move] = field(default_factory=list)  # in this order: a block may be given up and taken again
-    admitted: list[Request] = field(default_factory=list)  # for the first time
-    preempted: list[Request] = field(default_factory=list)
-    outgrown: list[Request] = field(default_factory=list)  # alone, and larger than the pool
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing is computed, moved or decided."""
-        return not (self.rows or self.moves or self.preempted or self.outgrown)
-
-    @property
-    def requests(self) -> list[Request]:
-        """The requests that this step computes or moves."""
-        return list(dict.fromkeys([row.request for row in self.rows] + [move.request for move in self.moves]))
-
-    @property
-    def copies(self) -> list[tuple[int, int]]:
-        """The copies that copy-on-write asks for: (source, destination)."""
-        return [(move.source, move.destination) for move in self.moves if move.kind == "copy"]
+from .request import Request
+from .schedule import Move, Row, Schedule
 
 
 def _of_the_request(plan: Callable[..., Any]) -> Callable[..., Any]:
@@ -164,7 +119,10 @@ class Scheduler:
 
     @_of_the_request
     def _preempt(self, step: Schedule, request: Request) -> None:
-        """Take a request's blocks. It comes back as if it had never run, before others of its rank."""
+        """Take a request's blocks and let it wait again, at the front.
+
+        The policy sorts the line by rank. The queues keep requests of equal rank in order of arrival.
+        """
         queue = self.swapped
         if not self._swap_out(step, request):
             self._free(request)

@@ -694,7 +694,7 @@ def test_stats_add_up(make: Callable[..., LLM]) -> None:
 
 
 def test_the_reader_may_bring_own_classes(make: Callable[..., LLM]) -> None:
-    from minipaged.engine.block_manager import Parts
+    from minipaged.engine.parts import Parts
     from minipaged.reference.allocator import BlockAllocator
 
     class HighestFirst(BlockAllocator):

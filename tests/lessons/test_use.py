@@ -14,7 +14,7 @@ from minipaged import LLM, BeamSearchParams, SamplingParams
 from minipaged.cli.main import main
 from minipaged.course import learner
 from minipaged.course.learner import Learner
-from minipaged.engine.block_manager import REFERENCE
+from minipaged.engine.parts import REFERENCE
 from minipaged.errors import LearnerError
 from minipaged.reference import allocator, block_table, copy_on_write, prefix_cache
 
