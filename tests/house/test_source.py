@@ -39,7 +39,6 @@ EXCEPTIONS = {
     "minipaged/engine/backends.py::_reference_prefill": "the twins' arguments",
     "minipaged/engine/model_hook.py::paged_attention": "transformers calls it with these arguments",
     "minipaged/models/trial.py::_trial_attention": "transformers calls it with these arguments",
-    "minipaged/simulator/systems.py::sustained_rate": "a search with its limits",
     "benchmarks/paper/measured.py::claims": "a table, written out",
 }
 
