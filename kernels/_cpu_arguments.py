@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ._checks import check_options
 from ._numba import entry
 
 # Numba's CPU target has no 16-bit floats: integer types stand for them.
@@ -52,22 +53,25 @@ class Partial(NamedTuple):
 
 def as_arguments(
     queries: Tensor, key_cache: Tensor, value_cache: Tensor, rows: tuple[Tensor, Tensor, Tensor],
-    scale: float, window: int | None, softcap: float | None,
+    options: tuple[float, int | None, float | None],
 ) -> tuple[Any, ...]:  # fmt: skip
     """An array for the result, and the fields of Batch, of two Caches and of Options, as plain tuples.
 
-    rows: query_starts, block_tables and context_lengths. Numba looks 0.5 µs longer at a tuple with names.
+    rows: query_starts, block_tables and context_lengths. options: scale, window and soft cap.
+    The tuples are plain because Numba looks 0.5 µs longer at a tuple with names.
     """
+    scale, window, softcap = options
+    check_options(window, softcap)
     if queries.device.type != "cpu":
         raise ValueError(f"queries: on {queries.device}, must be on the CPU")
     starts, tables, lengths = (tensor.contiguous().numpy() for tensor in rows)
-    _check_values(tables, lengths, *key_cache.shape[:2])
+    check_contents(tables, lengths, *key_cache.shape[:2])
     number = np.float64 if queries.dtype == torch.float64 else np.float32
     wide = queries.detach().to(torch.float64 if number is np.float64 else torch.float32).contiguous().numpy()
-    options = (number(scale), 2**62 if window is None else window, number(softcap or 0))
     out = np.empty_like(wide)
     out[: starts[0]], out[starts[-1] :] = 0, 0  # rows that belong to no sequence
-    return out, (wide, starts, tables, lengths), _as_cache(key_cache), _as_cache(value_cache), options
+    filled_in = (number(scale), 2**62 if window is None else window, number(softcap or 0))
+    return out, (wide, starts, tables, lengths), _as_cache(key_cache), _as_cache(value_cache), filled_in
 
 
 def _as_cache(cache: Tensor) -> tuple[Any, ...]:
@@ -81,7 +85,8 @@ def _as_cache(cache: Tensor) -> tuple[Any, ...]:
     return numbers, block, slot, head, block_size, num_heads
 
 
-def _check_values(tables: np.ndarray, lengths: np.ndarray, num_blocks: int, block_size: int) -> None:
+def check_contents(tables: np.ndarray, lengths: np.ndarray, num_blocks: int, block_size: int) -> None:
+    """Refuse lengths and block ids that lead out of the pool."""
     row, column = find_fault(tables, lengths, block_size, num_blocks)
     if row >= 0 and column < 0:
         room = tables.shape[1] * block_size

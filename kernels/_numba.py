@@ -19,13 +19,8 @@ from numba.misc.appdirs import AppDirs
 
 HERE = Path(__file__).parent
 COMPILED_TOGETHER = (
-    "_numba.py",
-    "_cpu_arguments.py",
-    "_llvm.py",
-    "_vector.py",
-    "_work_items.py",
-    "attention_cpu.py",
-)
+    "_cpu_arguments.py", "_llvm.py", "_numba.py", "_vector.py", "_work_items.py", "attention_cpu.py",
+)  # fmt: skip
 
 _INNER: dict[str, Any] = {"error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 # Sums may be reordered and fused. NaN and infinity keep their meaning: -inf stands for a hidden score.
@@ -51,24 +46,14 @@ def fast(function: Callable[..., Any]) -> Any:
     return njit(**_FAST, **_UNCOUNTED, **_INNER)(function)
 
 
-def entry(function: Callable[..., Any]) -> Any:
-    """Compile a function that Python calls, and keep its machine code on disk."""
-    return _kept(function)
-
-
-def threaded_entry(function: Callable[..., Any]) -> Any:
-    """Compile an entry whose `prange` loop is shared out among threads."""
-    return _kept(function, parallel=True)
-
-
 def cache_folder() -> Path | None:
     """The folder for the machine code of these very sources; None if nothing can be written.
 
-    It lies in the first of three places that can be written: the one that NUMBA_CACHE_DIR names, __pycache__
-    beside the sources, and the user's cache.
+    It lies in the first of three places that can be written: the one that NUMBA_CACHE_DIR names, the user's
+    cache, and __pycache__ beside the sources.
     """
-    user = AppDirs(appname="numba", appauthor=False).user_cache_dir
-    places = [Path(place) for place in (config.CACHE_DIR, HERE / "__pycache__", user) if place]
+    user = AppDirs(appname="minipaged", appauthor=False).user_cache_dir
+    places = [Path(place) for place in (config.CACHE_DIR, user, HERE / "__pycache__") if place]
     try:
         sources = b"".join((HERE / name).read_bytes() for name in COMPILED_TOGETHER)
     except OSError:
@@ -82,15 +67,20 @@ def cache_folder() -> Path | None:
     return None
 
 
-def _kept(function: Callable[..., Any], **options: Any) -> Any:
-    """Numba looks up where to keep machine code in a global, while it decorates."""
+def entry(function: Callable[..., Any], **options: Any) -> Any:
+    """Compile a function that Python calls, and keep its machine code on disk."""
     options |= {"error_model": "numpy", "nogil": True, "cache": FOLDER is not None}
-    before = config.CACHE_DIR
+    before = config.CACHE_DIR  # Numba looks up where to keep machine code in this global, while it decorates
     try:
         config.CACHE_DIR = str(FOLDER or before)
         return njit(**options)(function)
     finally:
         config.CACHE_DIR = before
+
+
+def threaded_entry(function: Callable[..., Any]) -> Any:
+    """Compile an entry whose `prange` loop is shared out among threads."""
+    return entry(function, parallel=True)
 
 
 FOLDER = cache_folder()

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch import Tensor
+
 try:
     import triton
     import triton.language as tl
@@ -43,4 +45,26 @@ except ImportError:
     triton = _MissingTriton()
     tl = None
 
-__all__ = ["HAS_TRITON", "tl", "triton"]
+__all__ = ["HAS_TRITON", "require_launch", "tl", "triton"]
+
+
+def require_launch(kernel: object, tensor: Tensor, name: str) -> None:
+    """Raise RuntimeError where `kernel` was compiled for a GPU and the argument `name` is a CPU tensor."""
+    if tensor.is_cuda or not isinstance(kernel, triton.JITFunction):
+        return
+    raise RuntimeError(
+        f"{name} is a CPU tensor: Triton runs those in its interpreter only, "
+        "set TRITON_INTERPRET=1 before the first import of triton (transformers imports it too)"
+    )
+
+
+@triton.jit
+def _tanh(x):
+    """The hyperbolic tangent: Triton has it for GPUs only, in a library that its interpreter lacks."""
+    # Near 0 a Pade fraction: there 1 - exp(-2x) would lose the digits of x.
+    square = x * x
+    near = x * (135135 + square * (17325 + square * (378 + square)))
+    near = near / (135135 + square * (62370 + square * (3150 + square * 28)))
+    decay = tl.exp(-2 * tl.abs(x))
+    far = (1 - decay) / (1 + decay)
+    return tl.where(tl.abs(x) < 0.5, near, tl.where(x < 0, -far, far))

@@ -16,9 +16,7 @@ from ._numba import inner
 
 SPLIT = 256  # tokens of context at most in a split
 TILE = 64  # query rows at most in a tile
-WORTH_A_THREAD = (
-    100_000  # multiply-adds of a key or a value: waking a thread for fewer costs more than it saves
-)
+WORTH_A_THREAD = 100_000  # multiply-adds with keys: waking a thread for fewer costs more than it saves
 
 # The cost of an item is the number of its scores.
 SPLIT_ITEM = np.dtype([(name, np.int64) for name in ("sequence", "first", "end", "cost")], align=True)
@@ -37,7 +35,8 @@ def plan_work(batch: Batch, keys: Cache, options: Options, limits: tuple[int, in
     group, window = num_heads // keys.num_heads, options.window
     splits, split_starts = _cut_splits(batch.context_lengths, batch.query_starts, num_heads, window)
     tiles = _cut_tiles(batch.context_lengths, batch.query_starts, group, keys.num_heads, window)
-    return (splits, tiles), split_starts, _share(splits, tiles, limits[0], limits[1])
+    costs = np.concatenate((splits["cost"], tiles["cost"]))
+    return (splits, tiles), split_starts, _share(costs, limits[0], limits[1])
 
 
 @inner
@@ -81,9 +80,7 @@ def new_partials(num_splits: int, out: Any) -> tuple[Any, Any, Any]:
 
 @inner
 def _cut_splits(lengths, query_starts, num_heads, window):
-    most = 0
-    for sequence in range(lengths.size):
-        most += lengths[sequence] // SPLIT + 1
+    most = np.int64(lengths.sum()) // SPLIT + lengths.size
     splits, split_starts, count = np.empty(most, SPLIT_ITEM), np.zeros(lengths.size + 1, np.int64), 0
     for sequence in range(lengths.size):
         end = np.int64(lengths[sequence] if query_starts[sequence + 1] - query_starts[sequence] == 1 else 0)
@@ -100,10 +97,7 @@ def _cut_splits(lengths, query_starts, num_heads, window):
 
 @inner
 def _cut_tiles(lengths, query_starts, group, num_kv_heads, window):
-    most = 0
-    for sequence in range(lengths.size):
-        rows = (query_starts[sequence + 1] - query_starts[sequence]) * group
-        most += (rows // TILE + 1) * num_kv_heads
+    most = (np.int64(query_starts[-1] - query_starts[0]) * group // TILE + lengths.size) * num_kv_heads
     tiles, count = np.empty(most, TILE_ITEM), 0
     for sequence in range(lengths.size):
         length, queries = lengths[sequence], np.int64(query_starts[sequence + 1] - query_starts[sequence])
@@ -119,21 +113,14 @@ def _cut_tiles(lengths, query_starts, group, num_kv_heads, window):
 
 
 @inner
-def _share(splits, tiles, workers, enough):
+def _share(costs, workers, enough):
     """The first item of each worker, and the end: consecutive items of about equal total cost."""
-    num_items, total = splits.size + tiles.size, 0
-    for item in range(num_items):
-        total += _cost(splits, tiles, item)
+    total = costs.sum()
     workers = max(1, min(workers, total // enough))
-    starts, worker, done = np.full(workers + 1, num_items), 0, 0
-    for item in range(num_items):
+    starts, worker, done = np.full(workers + 1, costs.size), 0, 0
+    for item in range(costs.size):
         while worker < workers and done * workers >= total * worker:
             starts[worker] = item
             worker += 1
-        done += _cost(splits, tiles, item)
+        done += costs[item]
     return starts
-
-
-@inner
-def _cost(splits, tiles, item):
-    return splits[item].cost if item < splits.size else tiles[item - splits.size].cost

@@ -12,10 +12,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ._checks import check_vector
 from ._reference_counts import TILE, apply_changes, note_changes, push_unused
-from ._tables import check_pool_size, check_requests, check_vector, known_blocks
-from ._triton import tl, triton
-from .block_table import require_launch
+from ._tables import check_pool_size, check_requests, known_blocks
+from ._triton import require_launch, tl, triton
 
 
 @triton.jit

@@ -2,9 +2,9 @@
 
 Decode is bound by memory: a context is cut into splits, and each token of a split is read once for all heads.
 Prefill is bound by arithmetic: a tile of 64 query rows, side by side, shares each number of K and V.
-Twin: reference/attention.py; kernels/attention.py has the same two functions for a GPU. Docs page:
-docs/concepts/attention.md. Beside this file: _vector.py (sums of products), _work_items.py (splits and
-tiles, and who does them), _cpu_arguments.py (tensors as arrays), _numba.py (how functions are compiled).
+Twin: reference/attention.py; kernels/attention.py is the same for a GPU. Page: docs/concepts/attention.md.
+Beside this file: _vector.py (sums of products), _work_items.py (splits and tiles, and who does them),
+_cpu_arguments.py (tensors as arrays), _numba.py (how functions are compiled).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numba import prange
 from torch import Tensor
 
 from . import _vector as vector
-from ._checks import check_inputs, check_starts
+from ._checks import check_inputs, check_one_query_each, check_starts
 from ._cpu_arguments import Batch, Cache, Options, Partial, as_arguments
 from ._numba import entry, fast, inner, threaded_entry, unallocating
 from ._work_items import SPLIT, TILE, WORTH_A_THREAD, load_rows, new_partials, plan_work, store_rows
@@ -166,10 +166,7 @@ def fold_block(
 
 
 @inner
-def _attend(
-    first: int, end: int, out: Any, batch: Any, keys: Any, values: Any, options: Any, items: Any,
-    partials: Any,
-) -> None:  # fmt: skip
+def _attend(first, end, out, batch, keys, values, options, items, partials):
     """Do the work items first to end - 1: a split fills its row of `partials`, a tile its rows of `out`."""
     (splits, tiles), (maximum, total, weighted) = items, partials
     # They get their names only here: Numba's parallel loops take no named tuples.
@@ -218,14 +215,12 @@ def decode_attention(
     head_dim] in the dtype of queries; float16 and bfloat16 are summed in float32. A row's result has the same
     bits in any batch, in any blocks, on any number of threads; a row of length 0 gives zeros.
 
-    Raises ValueError where a shape, dtype, stride, length or block id is not as said, before reading any.
+    Raises ValueError or TypeError where an argument is not as said, before reading any.
     """
-    check_inputs(queries, key_cache, value_cache, block_tables, context_lengths, window, softcap)
-    if len(queries) != len(block_tables):
-        raise ValueError(f"queries: {len(queries)} rows, but block_tables has {len(block_tables)}")
+    check_inputs(queries, key_cache, value_cache, block_tables, context_lengths)
+    check_one_query_each(queries, block_tables)
     rows = torch.arange(len(queries) + 1, dtype=torch.int32), block_tables, context_lengths
-    arguments = as_arguments(queries, key_cache, value_cache, rows, scale, window, softcap)
-    return _launch(*arguments).to(queries.dtype)
+    return _launch(queries, key_cache, value_cache, rows, (scale, window, softcap))
 
 
 def prefill_attention(
@@ -235,22 +230,20 @@ def prefill_attention(
 ) -> Tensor:  # fmt: skip
     """Causal attention of each sequence's last tokens, whose keys and values are in the cache already.
 
-    queries: [total_tokens, num_heads, head_dim], sequence after sequence; rows query_starts[s] to
-    query_starts[s + 1] belong to sequence s and are its last tokens. query_starts: int32 [batch + 1].
-    max_query_length sizes a GPU's grid and is not needed here. The rest, the result and the errors are as in
-    `decode_attention`, and a sequence with one query gets the very bits that `decode_attention` gives it.
+    queries: [total_tokens, num_heads, head_dim]; rows query_starts[s] to query_starts[s + 1] are the last
+    tokens of sequence s. query_starts: int32 [batch + 1]. max_query_length sizes a GPU's grid only. The rest
+    is as in `decode_attention`, and a sequence with one query gets the very bits that it gives.
     """
-    check_inputs(queries, key_cache, value_cache, block_tables, context_lengths, window, softcap)
-    longest = len(queries) if max_query_length is None else max_query_length
-    check_starts(query_starts, len(block_tables), len(queries), longest, queries.device)
+    check_inputs(queries, key_cache, value_cache, block_tables, context_lengths)
+    check_starts(query_starts, len(block_tables), queries, max_query_length)
     rows = query_starts, block_tables, context_lengths
-    arguments = as_arguments(queries, key_cache, value_cache, rows, scale, window, softcap)
-    return _launch(*arguments).to(queries.dtype)
+    return _launch(queries, key_cache, value_cache, rows, (scale, window, softcap))
 
 
-def _launch(out: Any, batch: Any, keys: Any, values: Any, options: Any) -> Tensor:
+def _launch(queries: Tensor, key_cache: Tensor, value_cache: Tensor, rows: Any, options: Any) -> Tensor:
+    out, *arguments = as_arguments(queries, key_cache, value_cache, rows, options)
     limits = torch.get_num_threads(), WORTH_A_THREAD // out.shape[2]
-    if not _attend_alone(out, batch, keys, values, options, limits):
+    if not _attend_alone(out, *arguments, limits):
         with _launch_lock:
-            _attend_in_threads(out, batch, keys, values, options, limits)
-    return torch.from_numpy(out)
+            _attend_in_threads(out, *arguments, limits)
+    return torch.from_numpy(out).to(queries.dtype)

@@ -14,9 +14,8 @@ from torch import Tensor
 
 from ._reference_counts import TILE, apply_changes, note_changes, push_unused
 from ._tables import check_beams, used_entries
-from ._triton import tl, triton
+from ._triton import require_launch, tl, triton
 from .allocator import BlockAllocator
-from .block_table import require_launch
 
 
 @triton.jit

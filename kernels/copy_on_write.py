@@ -135,10 +135,8 @@ def checked_pairs(
     ]
     if len(ids[0]) != len(ids[1]):
         raise ValueError(f"sources, destinations: {len(ids[0])} and {len(ids[1])} blocks, must be as many")
-    for name, blocks, num_blocks in (
-        ("sources", ids[0], num_sources),
-        ("destinations", ids[1], num_destinations),
-    ):
+    pools = ("sources", "destinations"), ids, (num_sources, num_destinations)
+    for name, blocks, num_blocks in zip(*pools, strict=True):
         for block in blocks:
             if not 0 <= block < num_blocks:
                 raise ValueError(f"{name}: block {block}, its pool has blocks 0 to {num_blocks - 1}")

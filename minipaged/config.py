@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import TypeGuard
 
-from .errors import InvalidConfigError
+from .errors import InvalidConfigError, InvalidRequestError
 from .sampling_params import shown
 
 _UNITS = {"": 1, "B": 1}
@@ -104,6 +104,19 @@ def parse_bytes(name: str, value: int | str) -> int:
         f"{name} must be a number of bytes, or a number and a unit (KB, MB, GB, TB, KiB, MiB, GiB, TiB), "
         f"got {shown(value)}"
     )
+
+
+def size_of_text(name: str, text: str, max_prompt_bytes: float = math.inf) -> int:
+    """The bytes of a caller's text. Raises InvalidRequestError for too many and for no valid text."""
+    try:
+        num_bytes = len(text.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidRequestError(f"{name} is no valid text: {error}") from None
+    if num_bytes > max_prompt_bytes:
+        raise InvalidRequestError(
+            f"{name} has {num_bytes} bytes of text, max_prompt_bytes={max_prompt_bytes} are allowed"
+        )
+    return num_bytes
 
 
 def _check_positive(name: str, value: object, most: float = math.inf) -> None:

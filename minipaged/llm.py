@@ -8,19 +8,19 @@ from contextlib import contextmanager, suppress
 from itertools import count
 from numbers import Integral
 from threading import RLock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tqdm.auto import tqdm
 
 from .config import EngineConfig
-from .engine.engine import LLMEngine
-from .engine.model_hook import ATTENTION_NAME
 from .errors import EngineInUseError, InvalidRequestError
 from .models.chat_template import Message, is_conversation, render_chat
 from .models.facts import changed_parameters
-from .models.loading import load_model
 from .outputs import CacheStats, RequestOutput
 from .sampling_params import BeamSearchParams, SamplingParams
+
+if TYPE_CHECKING:
+    from .engine.engine import LLMEngine
 
 Prompt = str | Sequence[int]
 OWN_PARTS = ("policy", "parts", "block_manager_class")  # arguments of LLMEngine
@@ -43,11 +43,10 @@ class LLM:
     ) -> None:
         own = {name: settings.pop(name) for name in OWN_PARTS if name in settings}
         config = EngineConfig(**settings)
-        loaded = load_model(model, dtype=dtype, device=device, attn_implementation=ATTENTION_NAME)
-        self.engine = LLMEngine(loaded, config, **own)
+        self.engine = _load_engine(model, dtype, device, config, own)
         self._numbers = count()
         self._serving = RLock()
-        if changed := changed_parameters(loaded.default_params):
+        if changed := changed_parameters(self.engine.loaded.default_params):
             logger.warning(
                 "%s: generate and chat without SamplingParams use generation_config.json: %s", model, changed
             )
@@ -88,7 +87,8 @@ class LLM:
         Raises what `chat_token_ids` raises, before anything is generated.
         """
         conversations = [messages] if is_conversation(messages) else messages
-        return self.generate([self.chat_token_ids(one) for one in conversations], params, use_tqdm)  # type: ignore[arg-type]
+        prompts = [self.chat_token_ids(conversation) for conversation in conversations]  # type: ignore[arg-type]
+        return self.generate(prompts, params, use_tqdm)
 
     def chat_token_ids(self, messages: Sequence[Message]) -> list[int]:
         """A conversation as the model wants to read it, up to where its answer begins.
@@ -120,8 +120,8 @@ class LLM:
         """Queue all prompts or none, run them, and return their outputs in order."""
         ids: list[str] = []
         with self._serving, self._all_or_none(ids):
-            for prompt, one in zip(prompts, params, strict=True):
-                self._add(ids, prompt, one)
+            for prompt, own_params in zip(prompts, params, strict=True):
+                self._add(ids, prompt, own_params)
             outputs = self._run(ids, use_tqdm)
         return [outputs[request_id] for request_id in ids]
 
@@ -138,7 +138,7 @@ class LLM:
 
     def _run(self, ids: list[str], use_tqdm: bool) -> dict[str, RequestOutput]:
         """Step until all of `ids` are finished, and return their last outputs."""
-        wanted = set(ids)
+        own = set(ids)
         done: dict[str, RequestOutput] = {}
         with tqdm(total=len(ids), desc="requests", disable=not use_tqdm) as bar:
             while len(done) < len(ids):
@@ -146,7 +146,7 @@ class LLM:
                 if not outputs and not self.engine.has_unfinished_requests():
                     raise EngineInUseError("another caller of engine.step() took outputs of this call")
                 for output in outputs:
-                    if output.finished and output.request_id in wanted:
+                    if output.finished and output.request_id in own:
                         done[output.request_id] = output
                         bar.update()
         return done
@@ -164,6 +164,18 @@ class LLM:
             raise
 
 
+def _load_engine(
+    model: str, dtype: str, device: str, config: EngineConfig, parts: dict[str, Any]
+) -> LLMEngine:
+    """Load a model into an engine. torch and transformers are imported here, since that takes seconds."""
+    from .engine.engine import LLMEngine
+    from .engine.model_hook import ATTENTION_NAME
+    from .models.loading import load_model
+
+    loaded = load_model(model, dtype=dtype, device=device, attn_implementation=ATTENTION_NAME)
+    return LLMEngine(loaded, config, **parts)
+
+
 def _as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     """One prompt, or several, as a list; each of them is checked when its request is made."""
     if hasattr(prompts, "tolist"):  # an array or a tensor, of one prompt or of several
@@ -177,13 +189,13 @@ def _as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
 
 
 def _as_params(params: SamplingParams | Sequence[SamplingParams], num_prompts: int) -> list[SamplingParams]:
-    """One set of parameters a prompt."""
+    """One set of parameters per prompt."""
     if isinstance(params, SamplingParams):
         return [params] * num_prompts
-    each = list(params) if isinstance(params, Sequence) else [params]
-    if len(each) != num_prompts:
-        raise InvalidRequestError(f"params has {len(each)} entries for {num_prompts} prompts")
-    for one in each:
-        if not isinstance(one, SamplingParams):
-            raise InvalidRequestError(f"params must hold SamplingParams, got {one!r}")
-    return each
+    listed = list(params) if isinstance(params, Sequence) else [params]
+    if len(listed) != num_prompts:
+        raise InvalidRequestError(f"params has {len(listed)} entries for {num_prompts} prompts")
+    for entry in listed:
+        if not isinstance(entry, SamplingParams):
+            raise InvalidRequestError(f"params must hold SamplingParams, got {entry!r}")
+    return listed

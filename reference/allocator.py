@@ -1,8 +1,8 @@
 """Hand out the blocks of the pool and count who uses each of them.
 
-A block is free, in use (named by one or more block tables) or cached (named by none, kept because a
-prefix cache may need it again). Free blocks form a stack, so a block that was just freed, and may still
-be warm in a processor's cache, is the next one taken.
+A block is free, in use (named by one or more block tables) or cached (named by none, but kept because a
+prefix cache may need it again). Free blocks form a stack, so the block that was freed last is taken next:
+it may still be in a processor's cache.
 Lesson: lessons/03_allocator. Page: docs/concepts/allocator.md.
 """
 
@@ -26,10 +26,10 @@ class OutOfBlocksError(RuntimeError):
 
 
 class BlockAllocator:
-    """A free stack and one reference count a block (paper section 4.2 and 4.4).
+    """A free stack and one reference count per block (paper sections 4.2 and 4.4).
 
-    The stack starts with block 0 on top. `allocate` takes from the top, `free` gives back from the tail on:
-    what is freed as a whole is taken again in the same order. Every operation is all or nothing.
+    The stack starts with block 0 on top. `allocate` takes from the top. `free` begins with the last block, so
+    blocks freed together are taken again in the same order. Every operation is all or nothing.
     """
 
     def __init__(self, num_blocks: int) -> None:
@@ -101,8 +101,8 @@ class BlockAllocator:
     def free(self, blocks: Iterable[int]) -> list[int]:
         """Lower the count of each block by one, from the last to the first; return those that fell to zero.
 
-        In that order they go back on the free stack. Those that are retained don't: they are cached from now
-        on. A block may be named as often as its count says. Raises ValueError on a double free.
+        They go back on the free stack in that order. Retained blocks stay off it: they are cached now. A
+        block may be named as often as its count says. Raises ValueError on a double free.
         """
         blocks = self._checked(blocks)
         for block, times in Counter(blocks).items():

@@ -35,7 +35,7 @@ class BlockTable:
 
     @property
     def num_empty_slots(self) -> int:
-        """Slots that are reserved and hold no token: the only waste paging has, under one block."""
+        """Slots that are reserved and hold no token. Paging wastes nothing else, and less than one block."""
         return len(self.blocks) * self.block_size - self.num_tokens
 
     @property
@@ -64,9 +64,9 @@ class BlockTable:
         self.num_tokens += num_new_tokens
 
     def slot(self, position: int) -> int:
-        """Where the token at `position` is: block * block_size + offset.
+        """Return the slot of the token at `position`: block * block_size + offset.
 
-        Raises IndexError where no token is, be it in an empty slot of the last block.
+        Raises IndexError for a position without a token, even if the last block has a slot for it.
         """
         if not 0 <= position < self.num_tokens:
             raise IndexError(f"position {position} is outside the {self.num_tokens} tokens of this sequence")
@@ -84,7 +84,7 @@ def check_positive(name: str, value: int) -> None:
 
 
 def check_block_size(block_size: int) -> None:
-    """Raise ValueError unless `block_size` is a positive integer; any will do."""
+    """Raise ValueError unless `block_size` is a positive integer. It need not be a power of two."""
     check_positive("block_size", block_size)
 
 
@@ -107,8 +107,8 @@ def num_blocks_for(num_tokens: int, block_size: int) -> int:
 def slot_mapping(block_table: Sequence[int], positions: Iterable[int], block_size: int) -> list[int]:
     """Translate positions of one sequence into slots: slot = block * block_size + offset.
 
-    `block_table` is the list of block ids of one sequence. Raises IndexError beyond the table, and ValueError
-    for an entry below 0, which would be padding: its last slot would pass for -1, the slot to skip.
+    `block_table` is the list of block ids of one sequence. Raises IndexError beyond the table. Raises
+    ValueError for an entry below 0: that is padding, and its last slot would look like -1, the slot to skip.
     """
     check_block_size(block_size)
     slots = []
@@ -127,7 +127,7 @@ def write_kv(
 ) -> None:
     """Store the K and V of new tokens in the slots that `slot_mapping` gave them.
 
-    keys, values: one entry a token, [num_kv_heads][head_dim]. key_cache, value_cache:
+    keys, values: one entry per token, [num_kv_heads][head_dim]. key_cache, value_cache:
     [num_blocks][block_size][num_kv_heads][head_dim], changed in place. A slot of -1 is skipped: padding.
     Raises ValueError, and writes nothing, where a slot is outside the cache or the lengths differ.
     """

@@ -1,8 +1,8 @@
 """Keep each request's KV cache in one piece of slots, as systems did before paging: what paging replaces.
 
-Side by side, tokens need no block table, but room for those still to come must be taken beforehand. A policy
-says how much, an allocator where, and both waste slots. Reserving the maximum for everyone is paging with
-block_size = max_model_len.
+Tokens side by side need no block table, but a request must reserve room for tokens still to come. A policy
+says how much, an allocator says where, and both waste slots. Reserving the maximum for every request is
+paging with block_size = max_model_len.
 No kernel twin: the baseline. Lesson: lessons/01_kv_cache_size. Page: docs/concepts/fragmentation.md.
 """
 
@@ -43,8 +43,8 @@ def growing(num_tokens: int, final_length: int, max_length: int) -> int:
 class SlotUsage(NamedTuple):
     """What became of every slot of the pool, told apart as in the paper (section 3.1, Figures 2 and 3).
 
-    What is lost to external fragmentation is known before a request is served, what is lost to internal
-    fragmentation only when it has ended. Figure 2 draws the last two as one: "External frag. & Others".
+    External fragmentation is known before a request is served, internal fragmentation only when it has ended.
+    Figure 2 draws the last two as one: "External frag. & Others".
     """
 
     tokens: int  # hold K and V
@@ -128,7 +128,7 @@ class ContiguousCache:
     def usage(self, waiting_for: int = 0) -> SlotUsage:
         """Account for every slot while the next request in line waits for a piece of `waiting_for` slots.
 
-        Where no piece is that large, all that is free is of no use.
+        If no free piece is that large, all free slots count as external.
         """
         requests = self._requests.values()
         tokens = sum(r.num_tokens for r in requests)

@@ -1,7 +1,7 @@
 """Let sequences share a block until one of them writes to it, as processes share a page after fork().
 
-Before a token is written into a block that other tables name too, the writer gets a copy of its own.
-The copy is of the whole block: slots past the point where the sequences part are stale and never read.
+Before a sequence writes a token into a block that other tables name too, it gets a copy of its own. The whole
+block is copied. Slots past the point where the sequences part are stale, and nothing reads them.
 Twin: kernels/copy_on_write.py. Lesson: lessons/05_copy_on_write. Page: docs/concepts/copy_on_write.md.
 """
 
@@ -15,7 +15,7 @@ Place = TypeVar("Place", bound=Hashable)
 
 
 class Allocator(Protocol):
-    """What copy-on-write asks of whoever hands out the blocks."""
+    """What copy-on-write asks of an allocator."""
 
     def reference_count(self, block: int) -> int:
         """How many table entries name `block`."""
@@ -28,7 +28,7 @@ class Allocator(Protocol):
 
 
 class SharingAllocator(Allocator, Protocol):
-    """What those ask who let several tables name a block; `BlockAllocator` and `PrefixCache` have it."""
+    """What sharing a block asks of an allocator. `BlockAllocator` and `PrefixCache` have it."""
 
     @property
     def num_available(self) -> int:

@@ -1,7 +1,7 @@
 """What the KV cache costs: bytes per token, blocks that fit, and the share that reservation wastes.
 
-Every token leaves a key and a value in every layer, for as long as its sequence lives. How many tokens fit
-decides how many requests can run at once, and a slot that is reserved and empty is one that can't be used.
+Every token leaves a key and a value in every layer, for as long as its sequence lives. The number of tokens
+that fit decides how many requests can run at once. A reserved slot that is empty serves nobody.
 No kernel twin: arithmetic. Lesson: lessons/01_kv_cache_size. Page: docs/concepts/kv_cache.md.
 """
 

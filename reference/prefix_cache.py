@@ -1,8 +1,8 @@
 """Find the blocks of a prompt whose keys and values an earlier request has already computed.
 
 The K and V of a block depend on its own tokens and on all tokens before it. So a full block is known by a
-chain: its tokens, and the identity of the block before it. A hash of the chain finds a candidate; the
-tokens decide. Blocks that nobody uses stay findable until the pool needs them, least recently used first.
+chain: its tokens, and the identity of the block before it. A matching hash of the chain is only a candidate:
+the tokens decide. Unused blocks stay findable until the pool needs them, least recently used first.
 No kernel twin: every engine keeps this on the host. Lesson: lessons/07_prefix_cache.
 Page: docs/concepts/prefix_cache.md.
 """
@@ -132,8 +132,8 @@ class PrefixCache:
     def lookup(self, chain: PrefixChain) -> list[int]:
         """The cached blocks of the longest known prefix, from the first on, up to the first miss.
 
-        At least one token is left to compute, since sampling needs its logits: a prompt that is known to
-        its last token still gives up its last block. Nothing is pinned yet: see `share`.
+        At least one token is left to compute, because sampling needs its logits. So a prompt whose blocks are
+        all known still gives up the last one. Nothing is pinned yet: see `share`.
         """
         found: list[int] = []
         for index in range((len(chain.token_ids) - 1) // chain.block_size):

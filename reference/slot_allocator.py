@@ -1,7 +1,7 @@
 """Find room for pieces of slots that must lie side by side, and split and merge what is free.
 
-A block of paging goes wherever any block is free. A piece needs free slots next to each other, so what counts
-is not how many are free but how they lie. Two classical answers: buddies, and the first gap that fits.
+A block of paging can go to any free block. A piece needs free slots next to each other, so it matters where
+the free slots lie, not only how many there are. Two classical answers: buddies, and the first gap that fits.
 No kernel twin: the baseline. Lesson: lessons/01_kv_cache_size. Page: docs/concepts/fragmentation.md.
 """
 

@@ -31,8 +31,8 @@ def swap_out(
     too is copied as well, and stays on the device for those. The paper starts no new request while one is
     out, and bounds the host pool by the size of the device pool; here a full host pool is an error.
 
-    The device blocks are free, or cached, on return, but their content is still to be copied: nothing may be
-    written to them before. Work that is launched on one stream, copies first, keeps that order by itself.
+    On return the device blocks are free or cached, but the caller has not copied their content yet. Nothing
+    may be written to them before. On one stream, a caller that launches the copies first keeps that order.
 
     Raises OutOfBlocksError where the host pool lacks blocks, and ValueError where a table occurs twice or a
     block isn't in use as often as the tables say. The tables and both pools are then as they were.

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from transformers import GenerationConfig
 
-from minipaged.engine import huge_pages
 from minipaged.engine.usage import Usage
 from minipaged.errors import MinipagedError
 from minipaged.models.loading import load_model
@@ -144,8 +143,9 @@ def _measure_hf(
         settings.model, dtype=settings.dtype, device=settings.device, attn_implementation="sdpa"
     )
     model = loaded.model
-    if moved and model.device.type == "cpu":
-        huge_pages.move_weights(model)
+    if not moved:  # `load_model` has put them into huge pages, which transformers doesn't
+        for weight in model.parameters():
+            weight.data = weight.data.clone()
     workload, warm_up = make_workloads(settings, loaded)
     _make_greedy(model)
     _generate_hf(model, warm_up, batch_size)

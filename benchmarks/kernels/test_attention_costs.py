@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from minipaged.engine import huge_pages
 from minipaged.kernels import attention, attention_cpu
+from minipaged.models import huge_pages
 from minipaged.reference import attention as reference
 
 from .stopwatch import best_of, needs_gpu, synchronised

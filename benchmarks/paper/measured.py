@@ -15,12 +15,12 @@ from typing import Any
 
 import torch
 
-from minipaged.engine import huge_pages
 from minipaged.engine.block_manager import BlockManager
 from minipaged.engine.scheduler import Schedule, Scheduler
 from minipaged.engine.usage import Usage
 from minipaged.kernels import attention_cpu
 from minipaged.llm import LLM
+from minipaged.models import huge_pages
 from minipaged.reference.block_table import num_blocks_for
 from minipaged.sampling_params import SamplingParams
 from minipaged.simulator.simulation import make_request

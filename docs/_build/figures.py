@@ -109,7 +109,45 @@ def rates(axes: Any) -> None:
     draw_panel(axes, "OPT-13B on one A100, lengths of ShareGPT", figure["curves"], TARGET)
 
 
-FIGURES: list[Callable[[Any], None]] = [waste, reservation, cache_size, rates]
+# What a step passes through: name, file of the engine's room, what it does.
+STEP = [
+    ("request", "request.py, intake.py", "a prompt is checked and waits in the inbox"),
+    ("scheduler", "scheduler.py, policies.py", "chooses who computes which tokens"),
+    ("block manager", "block_manager.py", "gives blocks, shares them, lists the copies"),
+    ("batch", "batch.py", "integer tensors: tokens, positions, slots, tables"),
+    ("model", "model_runner.py, model_hook.py", "moves blocks, runs the model's forward"),
+    ("sampler", "sampler.py, logits.py", "one token for each sequence"),
+    ("decoding", "decoding.py, endings.py", "appends the token, ends what is done"),
+]
+HELPERS = {
+    2: ("reference/", "block table, allocator,\nprefix cache, copy-on-write"),
+    4: ("kernels/", "write K and V,\nattend through the tables"),
+}
+
+
+def step(axes: Any) -> None:
+    """One step of the engine, from a request to a longer request."""
+    box = {"boxstyle": "round,pad=0.5", "facecolor": "#e8eef2", "edgecolor": BLUE}
+    other = box | {"facecolor": "#f7ede2", "edgecolor": ORANGE}
+    axes.set(xlim=(0, 12), ylim=(-len(STEP) + 0.4, 0.6))
+    axes.axis("off")
+    for row, (name, files, what) in enumerate(STEP):
+        axes.text(1.9, -row, name, ha="center", va="center", bbox=box, weight="bold")
+        axes.text(3.5, -row + 0.13, what, va="center")
+        axes.text(3.5, -row - 0.2, files, va="center", color="#666666", fontsize=8, family="monospace")
+        if row:
+            axes.annotate(
+                "", (1.9, -row + 0.3), (1.9, -row + 0.7), arrowprops={"arrowstyle": "->", "color": BLUE}
+            )
+    for row, (folder, what) in HELPERS.items():
+        axes.text(10.7, -row, f"{folder}\n{what}", ha="center", va="center", bbox=other, fontsize=8)
+    back = {"arrowstyle": "->", "color": BLUE, "connectionstyle": "arc3"}
+    axes.annotate("", (0.35, 0), (0.35, -len(STEP) + 1), arrowprops=back)
+    axes.text(0.12, -len(STEP) / 2 + 0.5, "the next step", rotation=90, ha="center", va="center", fontsize=8)
+
+
+FIGURES: list[Callable[[Any], None]] = [waste, reservation, cache_size, rates, step]
+HEIGHTS = {step: 4.6}  # inches, where it is another than 3.4
 
 
 def main() -> None:
@@ -121,7 +159,7 @@ def main() -> None:
                                 "axes.spines.top": False, "axes.spines.right": False})  # fmt: skip
     outputs.FIGURES.mkdir(parents=True, exist_ok=True)
     for draw, path in paths.items():
-        figure, axes = pyplot.subplots(figsize=(7, 3.4), layout="constrained")
+        figure, axes = pyplot.subplots(figsize=(7, HEIGHTS.get(draw, 3.4)), layout="constrained")
         draw(axes)
         figure.savefig(path, metadata={"Date": None}, transparent=True)
         pyplot.close(figure)

@@ -4,6 +4,7 @@ A line of a page that is one of these is replaced when the site is built; a name
 
     {{ code reference/allocator.py BlockAllocator.allocate }}     the source of a function, class or constant
     {{ twins allocator.py BlockAllocator.free | launch_free }}    reference and kernel, side by side
+    {{ twins attention.py prefill_attention | _prefill.py _prefill_kernel }}    the kernel from another file
     {{ trace beams }}                                             the block view, replaying a recorded run
     {{ trace beams 4 }}                                           the same, opened at step 4
     {{ figure waste "What the picture shows" }}                   a picture made by docs/_build/figures.py
@@ -11,6 +12,7 @@ A line of a page that is one of these is replaced when the site is built; a name
     {{ exercise 05_copy_on_write }}                               a lesson: what to write, and how to grade it
     {{ results cpu-huggingface.json }}                            what a benchmark measured, and where
     {{ lessons }}                                                 the table of all lessons
+    {{ clone }}                                                   how to get the repository
 
 A fenced block opened with "```python cell" becomes a cell that runs in the browser. The build runs it too,
 and prints below it what came out. One opened with "```python run" is run by the build alone, after those
@@ -26,6 +28,7 @@ import os
 import re
 import sys
 import time
+import tomllib
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -48,6 +51,7 @@ import sources  # noqa: E402
 from minipaged.course.manifest import Course, Lesson  # noqa: E402
 
 BEGUN = time.time()
+REPOSITORY = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["minipaged"]["REPOSITORY"]
 COURSE = Course(ROOT / "lessons")
 MODULES = HERE / "node_modules"
 PYODIDE = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json")
@@ -68,6 +72,12 @@ def on_startup(command: str, dirty: bool) -> None:
     """Under --quiet warnings would not be logged, and what is not logged does not fail a --strict build."""
     logger = logging.getLogger("mkdocs")
     logger.setLevel(min(logger.level, logging.WARNING))
+
+
+def on_config(config: Any) -> Any:
+    """Link to the repository from every page, if it has a public address."""
+    config.repo_url = REPOSITORY or None
+    return config
 
 
 def on_post_build(config: Any) -> None:
@@ -196,7 +206,8 @@ class Here:
         left, _, right = names.partition("|")
         columns = []
         for folder, wanted in (("reference", left.split()), ("kernels", right.split())):
-            listings = "\n\n".join(self.listing(f"{folder}/{file}", name) for name in wanted)
+            own_file = wanted.pop(0) if wanted[:1] and wanted[0].endswith(".py") else file
+            listings = "\n\n".join(self.listing(f"{folder}/{own_file}", name) for name in wanted)
             columns.append(f'<div class="twin" markdown>\n\n{listings}\n\n</div>')
         return f'<div class="twins" markdown>\n\n{columns[0]}\n\n{columns[1]}\n\n</div>'
 
@@ -262,6 +273,13 @@ class Here:
                 f"| {each.number} | {title} | {_briefly(each.write)} | {each.minutes} | {each.runs_on} |"
             )
         return '<div class="lessons" markdown>\n\n' + "\n".join(rows) + "\n\n</div>"
+
+    def make_clone(self, rest: str) -> str:
+        """The commands that fetch the repository, or where to type the ones that follow."""
+        if not REPOSITORY:
+            return "In a copy of the repository, with Python 3.11 or newer and `make`:"
+        commands = sources.fenced("bash", f"git clone {REPOSITORY}\ncd {Path(REPOSITORY).stem}")
+        return f"With Python 3.11 or newer and `make`:\n\n{commands}"
 
     def script(self, code: str) -> str:
         """Python that the build runs, with the names of the page's scripts before it, and what it prints."""

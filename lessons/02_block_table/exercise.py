@@ -34,7 +34,7 @@ class BlockTable:
 
     @property
     def num_empty_slots(self) -> int:
-        """Slots that are reserved and hold no token: the only waste paging has, under one block."""
+        """Slots that are reserved and hold no token. Paging wastes nothing else, and less than one block."""
         raise NotImplementedError
 
     @property
@@ -54,9 +54,9 @@ class BlockTable:
         raise NotImplementedError
 
     def slot(self, position: int) -> int:
-        """Where the token at `position` is: block * block_size + offset.
+        """Return the slot of the token at `position`: block * block_size + offset.
 
-        Raises IndexError where no token is, be it in an empty slot of the last block.
+        Raises IndexError for a position without a token, even if the last block has a slot for it.
         """
         raise NotImplementedError
 
@@ -73,7 +73,7 @@ def num_blocks_for(num_tokens: int, block_size: int) -> int:
 def slot_mapping(block_table: Sequence[int], positions: Iterable[int], block_size: int) -> list[int]:
     """Translate positions of one sequence into slots: slot = block * block_size + offset.
 
-    `block_table` is the list of block ids of one sequence. Raises IndexError beyond the table, and ValueError
-    for an entry below 0, which would be padding: its last slot would pass for -1, the slot to skip.
+    `block_table` is the list of block ids of one sequence. Raises IndexError beyond the table. Raises
+    ValueError for an entry below 0: that is padding, and its last slot would look like -1, the slot to skip.
     """
     raise NotImplementedError

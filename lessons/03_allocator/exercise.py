@@ -15,10 +15,10 @@ from minipaged.reference.block_table import check_positive
 
 
 class BlockAllocator:
-    """A free stack and one reference count a block (paper section 4.2 and 4.4).
+    """A free stack and one reference count per block (paper sections 4.2 and 4.4).
 
-    The stack starts with block 0 on top. `allocate` takes from the top, `free` gives back from the tail on:
-    what is freed as a whole is taken again in the same order. Every operation is all or nothing.
+    The stack starts with block 0 on top. `allocate` takes from the top. `free` begins with the last block, so
+    blocks freed together are taken again in the same order. Every operation is all or nothing.
     """
 
     def __init__(self, num_blocks: int) -> None:
@@ -71,7 +71,7 @@ class BlockAllocator:
     def free(self, blocks: Iterable[int]) -> list[int]:
         """Lower the count of each block by one, from the last to the first; return those that fell to zero.
 
-        In that order they go back on the free stack. A block may be named as often as its count says. Raises
+        They go back on the free stack in that order. A block may be named as often as its count says. Raises
         ValueError on a double free.
         """
         raise NotImplementedError

@@ -18,7 +18,7 @@ class Partial(NamedTuple):
 
     maximum: float  # of the scores seen so far; -inf where there were none
     total: float  # sum of exp(score - maximum)
-    weighted: list[float]  # sum of exp(score - maximum) * value, one number a dimension of the head
+    weighted: list[float]  # sum of exp(score - maximum) * value, one number per dimension of the head
 
 
 def decode_attention(
@@ -34,7 +34,7 @@ def decode_attention(
 
     query: [num_heads][head_dim]. key_cache, value_cache: [num_blocks][block_size][num_kv_heads][head_dim].
     Returns [num_heads][head_dim]. Query head h reads KV head h // (num_heads // num_kv_heads). Formula 4 of
-    the paper: o = sum over blocks j of V_j softmax(K_j q * scale). A context of 0 tokens, or of fewer, gives
+    the paper: o = sum over blocks j of V_j softmax(K_j q * scale). A context of 0 tokens or fewer gives
     zeros.
     """
     raise NotImplementedError
@@ -55,9 +55,9 @@ def visible_blocks(
 def fold_block(partial: Partial, scores: Sequence[float], values: Sequence[Vector]) -> Partial:
     """Fold one block's scores and values into the running softmax (online softmax, Milakov 2018).
 
-    scores: [num_slots]; values: [num_slots][head_dim]. Whatever was summed so far was relative to the old
-    maximum; multiplied by exp(old maximum - new maximum) it is relative to the new one. Without scores the
-    partial stays as it was. What is passed in is not changed.
+    scores: [num_slots]; values: [num_slots][head_dim]. The sums so far are relative to the old maximum.
+    Multiplied by exp(old maximum - new maximum) they are relative to the new one. Without scores the partial
+    stays as it was. No argument is changed.
     """
     raise NotImplementedError
 

@@ -14,7 +14,7 @@ Place = TypeVar("Place", bound=Hashable)
 
 
 class Allocator(Protocol):
-    """What copy-on-write asks of whoever hands out the blocks."""
+    """What copy-on-write asks of an allocator."""
 
     def reference_count(self, block: int) -> int:
         """How many table entries name `block`."""

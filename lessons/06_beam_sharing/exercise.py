@@ -19,8 +19,8 @@ def counts_after(
 ) -> dict[int, int]:
     """The count that each block of the old beams will have once the new ones have taken their place.
 
-    By block, those included that fall to 0. A block loses a use for each old table that names it and gains
-    one for each new beam whose parent's table names it; uses by others than these beams stay. Copies aren't
+    Returns {block: count}, with blocks that fall to 0. A block loses a use for each old table that names it
+    and gains one for each new beam whose parent's table names it. Uses by other tables stay. Copies aren't
     counted yet. Changes nothing.
     """
     raise NotImplementedError
@@ -31,8 +31,9 @@ def copies_needed(
 ) -> int:
     """How many blocks must be copied before each of the new beams can write its next token.
 
-    A new beam writes to its last block if that has an empty slot. Of the writers of one block the last keeps
-    it, unless somebody else reads it: then each of them needs a copy. Changes nothing.
+    A new beam writes to its last block if that has an empty slot. When several beams write to one block, each
+    gets a copy, except the last one, which writes in place. If other tables name the block too, the last one
+    also gets a copy. Changes nothing.
     """
     raise NotImplementedError
 
@@ -42,9 +43,9 @@ def fork_beams(
 ) -> list[BlockTable]:
     """New beam i gets a table of its own that names the blocks of beam `parents[i]`; the old are given up.
 
-    A parent named several times is forked, one not named is pruned. Counts move, nothing is copied: for
-    whoever does copy-on-write before each write anyway. Needs no block, so it can't fail for want of one.
-    Raises ValueError as `reorder_beams` does; nothing has changed then.
+    A parent named several times is forked, one not named is pruned. Counts move and nothing is copied, for a
+    caller that does copy-on-write before each write. It needs no block, so it never runs out of them. Raises
+    ValueError as `reorder_beams` does; nothing has changed then.
     """
     raise NotImplementedError
 

@@ -112,8 +112,8 @@ class PrefixCache:
     def lookup(self, chain: PrefixChain) -> list[int]:
         """The cached blocks of the longest known prefix, from the first on, up to the first miss.
 
-        At least one token is left to compute, since sampling needs its logits: a prompt that is known to
-        its last token still gives up its last block. Nothing is pinned yet: see `share`.
+        At least one token is left to compute, because sampling needs its logits. So a prompt whose blocks are
+        all known still gives up the last one. Nothing is pinned yet: see `share`.
         """
         raise NotImplementedError
 

@@ -11,6 +11,7 @@ import torch
 
 from minipaged.course.checks import check_true, show
 from minipaged.course.memory_drawing import try_launch
+from minipaged.kernels._triton_arguments import CacheShape, TableStrides, write_strides_for
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 UNTOUCHED = -7
@@ -73,7 +74,7 @@ def check_mapping(
     def launch() -> None:
         exercise._slot_mapping_kernel[(programs,)](
             block_tables, position_ids, sequence_ids, slots, num_tokens, *block_tables.shape,
-            *block_tables.stride(), BLOCK_SIZE=block_size, TILE=tile,
+            TableStrides(*block_tables.stride()), BLOCK_SIZE=block_size, TILE=tile,
         )  # fmt: skip
 
     drawing, _ = try_launch(
@@ -186,7 +187,7 @@ def test_the_ragged_end(exercise: ModuleType) -> None:
 
 def test_each_token_has_its_own_sequence(exercise: ModuleType) -> None:
     """A token is looked up in the row of its sequence."""
-    why = "the entry at (row, column) lies row * table_row_stride + column * table_column_stride entries on"
+    why = "the entry at (row, column) lies row * table_strides.row + column * table_strides.column entries on"
     check_mapping(exercise, [[3, 1], [5, 2]], [0, 5], [1, 1], 4, why, tile=2)
     check_mapping(exercise, [[3, 1], [5, 2], [0, 7]], [0, 4, 4, 1], [2, 0, 1, 1], 4, why, tile=4)
 
@@ -218,15 +219,13 @@ def test_tokens_without_a_block(exercise: ModuleType) -> None:
 
 
 def test_a_table_that_is_a_view(exercise: ModuleType) -> None:
-    """Rows and columns are table_row_stride and table_column_stride entries apart."""
-    why = (
-        "the table is a view of a larger one: the next row begins table_row_stride entries on, not max_blocks"
-    )
+    """Rows and columns are table_strides.row and table_strides.column entries apart."""
+    why = "the table is a view of another: the next row begins table_strides.row entries on, not max_blocks"
     larger = apart([[3, 1, 90, 91, 92], [5, 2, 93, 94, 95], [0, 7, 96, 97, 98]], torch.int32)
     check_mapping(
         exercise, [[3, 1], [5, 2], [0, 7]], [0, 5, 4, 1], [1, 1, 2, 0], 4, why, tile=4, view=larger[:, :2]
     )
-    why = "the entries of a row are table_column_stride apart, here not 1"
+    why = "the entries of a row are table_strides.column apart, here not 1"
     check_mapping(
         exercise, [[3, 90, 92], [5, 93, 95]], [4, 5, 8, 1], [1, 0, 1, 0], 4, why, tile=4, view=larger[:2, ::2]
     )
@@ -352,11 +351,12 @@ def check_write(
             if 0 <= slot < num_blocks * block_size:
                 cache[slot // block_size, slot % block_size] = tokens[token].cpu()
 
+    strides = write_strides_for(keys, values, key_cache, value_cache)
+
     def launch() -> None:
         exercise._write_kv_kernel[(len(slots),)](
-            keys, values, key_cache, value_cache, slot_ids, num_blocks * block_size, *keys.stride(),
-            *values.stride(), *key_cache.stride(), *value_cache.stride(), BLOCK_SIZE=block_size,
-            NUM_KV_HEADS=num_kv_heads, HEAD_DIM=head_dim, TILE=tile,
+            keys, values, key_cache, value_cache, slot_ids, num_blocks * block_size, strides,
+            SHAPE=CacheShape(block_size, num_kv_heads, head_dim), TILE=tile,
         )  # fmt: skip
 
     drawing, _ = try_launch(tried, why, launch, ["key_cache", "value_cache"], **arrays, slots=slot_ids)
@@ -444,8 +444,8 @@ def test_more_elements_than_the_tile(exercise: ModuleType) -> None:
 def test_caches_that_are_views(exercise: ModuleType) -> None:
     """Every axis has a stride of its own: K and V lie side by side in one pool, heads before slots."""
     why = (
-        "these tensors are views: from one head to the next it is *_head_stride elements, from one slot to "
-        "the next *_slot_stride, from one dim to the next *_dim_stride"
+        "these tensors are views: from one head to the next it is strides.*.head elements, from one slot to "
+        "the next strides.*.slot, from one dim to the next strides.*.dim"
     )
     check_write(exercise, [1, 4], why, num_kv_heads=2, head_dim=4, pool=True)
     check_write(exercise, [5, -1, 0, 2], why, num_kv_heads=3, head_dim=5, pool=True)
@@ -455,14 +455,14 @@ def test_caches_that_are_views(exercise: ModuleType) -> None:
 def test_each_tensor_has_strides_of_its_own(exercise: ModuleType) -> None:
     """K and V, and their caches, may lie in memory each in its own way."""
     names = {"keys": "key", "values": "value", "key_cache": "key_cache", "value_cache": "value_cache"}
-    for name, prefix in names.items():
+    for name, field in names.items():
         why = (
-            f"{name} alone is a view here: {prefix}_*_stride are its own and serve no other tensor. From one "
-            f"token, or slot, to the next it is not heads times {prefix}_head_stride"
+            f"{name} alone is a view here: strides.{field} are its own and serve no other tensor. From one "
+            f"token, or slot, to the next it is not heads times strides.{field}.head"
         )
         check_write(exercise, [0, 3], why, head_dim=2, views={name: (1, 1)})
-    for name, prefix in names.items():
-        why = f"from one dim of {name} to the next it is {prefix}_dim_stride elements, here not 1"
+    for name, field in names.items():
+        why = f"from one dim of {name} to the next it is strides.{field}.dim elements, here not 1"
         check_write(exercise, [0, 3], why, head_dim=2, views={name: (0, 2)})
 
 
@@ -493,7 +493,7 @@ def test_a_large_table(exercise: ModuleType) -> None:
     tables = far((5, 2), 0, torch.int32)
     rows = [[0, 3], [0, 0], [0, 0], [0, 0], [0, 6]]
     tables[0, 1], tables[4, 1] = 3, 6
-    why = "row * table_row_stride has overflowed 32 bits: make rows and columns 64-bit first"
+    why = "row * table_strides.row has overflowed 32 bits: make rows and columns 64-bit first"
     for dtypes in ((torch.int64, torch.int64), (torch.int32, torch.int32)):
         check_mapping(exercise, rows, [5], [4], 4, why, tile=1, view=tables, dtypes=dtypes, is_why=True)
 

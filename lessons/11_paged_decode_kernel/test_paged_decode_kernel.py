@@ -16,6 +16,7 @@ from torch import Tensor
 from minipaged.course.checks import check_true, show
 from minipaged.course.memory_drawing import try_launch
 from minipaged.course.memory_map import Recording
+from minipaged.kernels._triton_arguments import Scoring, Sizes, TokenStrides, strides_for
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 TILE = 16  # keys and rows in a tile of a toy launch
@@ -128,14 +129,18 @@ def launch_splits(
     partial = torch.full((batch, num_heads, num_splits, head_dim), UNWRITTEN, dtype=wide, device=DEVICE)
     statistics = torch.full((batch, num_heads, num_splits, 2), UNWRITTEN, dtype=wide, device=DEVICE)
 
+    strides = strides_for(
+        problem.queries, problem.key_cache, problem.value_cache, problem.tables, problem.queries
+    )
+    sizes = Sizes(
+        BLOCK_SIZE=block_size, SPLIT_LENGTH=split, NUM_HEADS=num_heads, GROUP=group, HEAD_DIM=head_dim,
+        ROW_TILE=TILE, KEY_TILE=TILE, DIM_TILE=max(16, 1 << (head_dim - 1).bit_length()),
+    )  # fmt: skip
+
     def launch() -> None:
         exercise._decode_kernel[(batch, num_kv_heads * -(-group // TILE), num_splits)](
             problem.queries, problem.key_cache, problem.value_cache, problem.tables, problem.lengths,
-            partial, statistics, num_heads, num_splits, *problem.queries.stride()[:2],
-            *problem.key_cache.stride()[:3], *problem.value_cache.stride()[:3], problem.tables.stride(0),
-            SCALE=problem.scale, WINDOW=None, SOFTCAP=None, BLOCK_SIZE=block_size, SPLIT_LENGTH=split,
-            GROUP=group, HEAD_DIM=head_dim, ROW_TILE=TILE, KEY_TILE=TILE,
-            DIM_TILE=max(16, 1 << (head_dim - 1).bit_length()),
+            partial, statistics, strides, SCORING=Scoring(problem.scale, None, None), SIZES=sizes,
         )  # fmt: skip
 
     drawing, recorded = try_launch(
@@ -391,7 +396,7 @@ def test_blocks_lie_anywhere(exercise: ModuleType) -> None:
 
 def test_k_and_v_have_strides_of_their_own(exercise: ModuleType) -> None:
     """K and V may lie in memory each in its own way."""
-    for name, prefix in (("value_cache", "value"), ("key_cache", "key")):
+    for name in ("value_cache", "key_cache"):
         problem = make([6], 4)
         cache = getattr(problem, name)
         num_blocks, block_size, num_kv_heads, head_dim = cache.shape
@@ -401,7 +406,7 @@ def test_k_and_v_have_strides_of_their_own(exercise: ModuleType) -> None:
         larger[:, 1:, :, head_dim:] = cache
         setattr(problem, name, larger[:, 1:, :, head_dim:])
         why = (
-            f"K and V lie in two kinds of memory here: {prefix}_block_stride and {prefix}_slot_stride are "
+            f"K and V lie in two kinds of memory here: strides.{name}.block and strides.{name}.slot are "
             f"those of {name} alone"
         )
         check_splits(exercise, problem, why)
@@ -584,12 +589,16 @@ def check_merge(
         f"splits (best, total, output / total) {splits}, contexts {lengths}, SPLIT_LENGTH {SPLIT}, "
         f"{num_heads} head{'s' * (num_heads > 1)} of {head_dim}; NaN in splits that were not written"
     )
+    sizes = Sizes(
+        BLOCK_SIZE=1, SPLIT_LENGTH=SPLIT, NUM_HEADS=num_heads, GROUP=1, HEAD_DIM=head_dim,
+        ROW_TILE=TILE, KEY_TILE=TILE, DIM_TILE=16,
+    )  # fmt: skip
     drawing, recorded = try_launch(
         tried,
         lambda outside: _why_outside_merge(outside, why),
         lambda: exercise._merge_kernel[(batch, num_heads)](
-            partial, statistics, length_ids, output, num_heads, num_splits, *output.stride()[:2],
-            WINDOW=None, SPLIT_LENGTH=SPLIT, HEAD_DIM=head_dim, SPLIT_TILE=2, DIM_TILE=16,
+            partial, statistics, length_ids, output, num_splits, TokenStrides(*output.stride()),
+            WINDOW=None, SPLIT_TILE=2, SIZES=sizes,
         ),
         ["statistics", "output"],
         partial=partial,
@@ -637,7 +646,7 @@ def _why_outside_merge(outside: str, why: str) -> str:
         return f"only HEAD_DIM of the DIM_TILE lanes belong to a head: mask the load of partial. {why}"
     if "output" in outside:
         return (
-            "a head of the output begins at row * output_row_stride + head * output_head_stride and has "
+            "a head of the output begins at row * output_strides.token + head * output_strides.head and has "
             "HEAD_DIM elements, fewer than DIM_TILE: mask the store"
         )
     return why
@@ -652,8 +661,8 @@ def _why_merged(expected: list[float], got: list[float], stray: list[Any], why: 
         )
     if all(number == -7 for number in got):
         return (
-            "nothing was written there: the head of a row begins at row * output_row_stride + head * "
-            "output_head_stride of the output"
+            "nothing was written there: the head of a row begins at row * output_strides.token + head * "
+            "output_strides.head of the output"
         )
     if not any(expected) and any(map(math.isnan, got)):
         return "no keys, no split: the total is 0, and the output 0 (0 / 0 is NaN)"
@@ -710,7 +719,7 @@ def test_merge_an_empty_row(exercise: ModuleType) -> None:
 def test_merge_rows_and_heads(exercise: ModuleType) -> None:
     """Program (i, j) merges row i and head j."""
     why = (
-        "row i, head j, split s is number (i * num_heads + j) * num_splits + s of the statistics and partials"
+        "row i, head j, split s is number (i * NUM_HEADS + j) * num_splits + s of the statistics and partials"
     )
     rows = [[(1.0, 2.0, 3.0)], [(1.0, 2.0, 5.0), (2.0, 1.0, 6.0)]]
     check_merge(exercise, rows, [7, 64], why, num_heads=3)

@@ -155,6 +155,7 @@ def _default_model() -> str:
 def _import_engine() -> str:
     from .. import llm
 
+    importlib.import_module("minipaged.engine.engine")  # `LLM` itself imports this with its first model
     return f"{llm.LLM.__name__} and all that it needs can be imported"
 
 
@@ -165,14 +166,14 @@ def _ask(what: str, ask: Callable[[], str]) -> Finding:
     try:
         return Finding(what, None, ask())
     except Exception as error:
-        return Finding(what, None, f"can't be told: {_one_line(error)}")
+        return Finding(what, None, f"can't be told: {_first_line(error)}")
 
 
 def _try(what: str, check: Callable[[], str]) -> Finding:
     try:
         return Finding(what, True, check())
     except Exception as error:
-        return Finding(what, False, _one_line(error))
+        return Finding(what, False, _first_line(error))
 
 
 def _import_problem(name: str) -> str | None:
@@ -180,11 +181,11 @@ def _import_problem(name: str) -> str | None:
     try:
         importlib.import_module(name)
     except Exception as error:
-        return f"{name} can't be imported: {_one_line(error)}"
+        return f"{name} can't be imported: {_first_line(error)}"
     return None
 
 
-def _one_line(error: Exception) -> str:
+def _first_line(error: Exception) -> str:
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__
 

@@ -17,7 +17,7 @@ import typer
 from typer import Option
 from typer.core import TyperCommand
 
-from ..config import BACKENDS
+from ..config import BACKENDS, size_of_text
 from ..errors import InvalidRequestError
 from ..terminal import say
 
@@ -168,7 +168,4 @@ def check_texts(**given: list[str] | None) -> None:
     """Refuse texts from the command line whose bytes are no text, before a model is loaded."""
     for name, texts in given.items():
         for text in texts or []:
-            try:
-                text.encode()
-            except UnicodeEncodeError as error:
-                raise InvalidRequestError(f"{name} is no valid text: {error}") from None
+            size_of_text(name, text)

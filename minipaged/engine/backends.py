@@ -7,7 +7,10 @@ All take the same arguments, and tests hold them equal: `triton` (a GPU, or Trit
 from __future__ import annotations
 
 import os
+import sys
+import time
 from collections.abc import Callable
+from threading import Timer
 from typing import Any, NamedTuple
 
 import torch
@@ -24,6 +27,30 @@ class AttentionBackend(NamedTuple):
     name: str
     decode: Attention
     prefill: Attention
+
+    def warm_up(self, dtype: torch.dtype) -> None:
+        """Compile what a first step would have to compile, or fetch what an earlier process compiled.
+
+        Only Numba's code takes long: some 20 s, once for each dtype. A line on standard error says so.
+        """
+        if self.name != "numba":
+            return
+        start = time.perf_counter()
+        note = Timer(1.0, _print_note)
+        note.start()
+        queries, cache = torch.zeros(1, 8, 64, dtype=dtype), torch.zeros(1, 16, 8, 64, dtype=dtype)
+        for num_blocks in (1, 4096):  # a call for one thread, and one that is worth several
+            tables = torch.zeros(1, num_blocks, dtype=torch.int32)
+            length = torch.tensor([num_blocks * 16], dtype=torch.int32)
+            self.decode(queries, cache, cache, tables, length, scale=1.0)
+        note.cancel()
+        note.join()
+        if (seconds := time.perf_counter() - start) > 1:
+            print(f"{seconds:.0f} s", file=sys.stderr, flush=True)
+
+
+def _print_note() -> None:
+    print("compiling attention for this CPU, once: ", end="", file=sys.stderr, flush=True)
 
 
 def get_backend(name: str, device: torch.device, dtype: torch.dtype = torch.float32) -> AttentionBackend:

@@ -18,10 +18,10 @@ from ..models.loading import LoadedModel
 from ..outputs import CacheStats, RequestOutput
 from ..sampling_params import BeamSearchParams, SamplingParams, shown
 from .block_manager import REFERENCE, BlockManager, Parts
-from .decoding import FATAL_ERRORS, Decoder, describe
-from .inbox import Inbox
+from .decoding import Decoder
+from .endings import FATAL_ERRORS, describe
+from .inbox import Inbox, interrupts_wait
 from .intake import Intake
-from .interrupts import interrupts_wait
 from .model_runner import ModelRunner
 from .policies import Policy
 from .request import Request

@@ -1,13 +1,22 @@
-"""Where requests enter: any thread adds and aborts here, and the engine takes it in at its next step.
+"""Let the world outside wait while a step runs: other threads, which add and abort requests, and Ctrl-C.
 
-Two facts are changed together, under one lock: which requests are unfinished, and in which order callers
-added and aborted them. So an abort never overtakes the request that it is meant for.
+Any thread may add and abort. The engine takes this in at its next step. Two facts are changed together, under
+one lock: which requests are unfinished, and in which order callers added and aborted them. So an abort never
+overtakes the request that it is meant for.
+
+Python raises KeyboardInterrupt between any two instructions of the main thread. Inside a step that would
+leave a pool block that is off the free stack and in no table, or one that is counted twice.
 """
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from threading import RLock
+from types import FrameType
 from typing import NamedTuple
 
 from ..errors import InvalidRequestError
@@ -15,7 +24,7 @@ from .request import Request
 
 
 class Event(NamedTuple):
-    """What a caller asked for: "add" or "abort" of a request."""
+    """A caller's wish: "add" or "abort" a request."""
 
     kind: str
     request: Request
@@ -86,3 +95,38 @@ class Inbox:
             named = [event.request for event in self._events]
             self._events.clear()
             return list(dict.fromkeys([*self._requests.values(), *named]))
+
+
+@contextmanager
+def interrupts_wait() -> Iterator[None]:
+    """Put off the first Ctrl-C of the main thread until the end of the with body.
+
+    A second Ctrl-C is not put off, so that code which hangs can be stopped. The caller must then repair its
+    state. Within another such body this does nothing: the outer one waits.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    is_main = threading.current_thread() is threading.main_thread()  # the only one that Python interrupts
+    if not is_main or not callable(handler) or isinstance(handler, _Waiting):
+        yield
+        return
+    waiting = _Waiting(handler)
+    signal.signal(signal.SIGINT, waiting)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if waiting.has_come:
+            handler(signal.SIGINT, None)
+
+
+class _Waiting:
+    """A handler that notes the first interrupt, and hands the second one on."""
+
+    def __init__(self, handler: Callable[[int, FrameType | None], object]) -> None:
+        self._handler = handler
+        self.has_come = False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        second, self.has_come = self.has_come, not self.has_come
+        if second:
+            self._handler(number, frame)

@@ -14,11 +14,11 @@ from operator import index
 from random import Random
 from typing import Any, NoReturn
 
-from ..config import EngineConfig
+from ..config import EngineConfig, size_of_text
 from ..errors import InvalidRequestError
 from ..models.loading import LoadedModel
 from ..sampling_params import BeamSearchParams, SamplingParams, shown
-from .beam_search import BeamSearch
+from .beam_scores import BeamSearch
 from .block_manager import BlockManager
 from .detokenizer import IncrementalDetokenizer
 from .policies import Policy
@@ -171,14 +171,7 @@ class Intake:
         """The token ids of a text. Raises InvalidRequestError, early for one that can't fit the model."""
         if self.loaded.tokenizer is None:
             raise InvalidRequestError("this model has no tokenizer: prompts must be lists of token ids")
-        try:
-            num_bytes = len(text.encode())
-        except UnicodeEncodeError as error:
-            raise InvalidRequestError(f"prompt is no valid text: {error}") from None
-        if num_bytes > self.max_prompt_bytes:
-            raise InvalidRequestError(
-                f"prompt has {num_bytes} bytes of text, max_prompt_bytes={self.max_prompt_bytes} are allowed"
-            )
+        num_bytes = size_of_text("prompt", text, self.max_prompt_bytes)
         if num_bytes >= 8 * self.max_model_len and num_bytes > self.max_model_len * self._longest_token:
             raise InvalidRequestError(
                 f"prompt has {num_bytes} bytes of text, more than {self.max_model_len} tokens can stand for: "

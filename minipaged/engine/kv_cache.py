@@ -16,9 +16,9 @@ import torch
 from ..config import LARGEST, EngineConfig, parse_bytes
 from ..errors import InvalidConfigError
 from ..kernels.swap import host_pool
+from ..models import huge_pages
 from ..reference.kv_cache_size import blocks_that_fit, bytes_per_token
 from ..sampling_params import shown
-from . import huge_pages
 
 DEFAULT_CPU_POOL = 1 << 30  # bytes
 

@@ -14,7 +14,6 @@ from ..kernels.swap import swap_blocks
 from ..models.loading import LoadedModel
 from ..reference.block_table import num_blocks_for
 from ..reference.copy_on_write import independent_copies
-from . import huge_pages
 from .backends import get_backend
 from .batch import Batch, BatchBuilder
 from .kv_cache import KVCache, KVShape, allocating, num_host_blocks, num_pool_blocks
@@ -30,9 +29,8 @@ class ModelRunner:
     def __init__(self, loaded: LoadedModel, config: EngineConfig, max_model_len: int) -> None:
         self.model = loaded.model
         self.device = torch.device(loaded.model.device)
-        if self.device.type == "cpu":
-            huge_pages.move_weights(self.model)
         self.backend = get_backend(config.attention_backend, self.device, loaded.model.dtype)
+        self.backend.warm_up(loaded.model.dtype)
         self.vocab_size = loaded.vocab_size
         self.shape = KVShape(loaded.num_layers, loaded.num_kv_heads, loaded.head_dim, loaded.model.dtype)
         self._config = config

@@ -20,7 +20,7 @@ from ..reference.prefix_cache import PrefixChain
 from ..sampling_params import SamplingParams
 
 if TYPE_CHECKING:  # the scheduler needs neither torch nor a tokenizer, and runs in a browser
-    from .beam_search import BeamSearch
+    from .beam_scores import BeamSearch
     from .detokenizer import IncrementalDetokenizer
 
 

@@ -13,9 +13,8 @@ class StopMatcher:
     Computing 6(2), 1977). The most of any string is what must be held back.
     """
 
-    def __init__(self, strings: Sequence[str], include_found: bool = False) -> None:
-        self.found: str | None = None
-        self._include_found = include_found
+    def __init__(self, strings: Sequence[str]) -> None:
+        self.match: str | None = None
         self._strings = sorted(strings, key=len, reverse=True)  # of those that end together the longest wins
         self._borders = [_borders(string) for string in self._strings]
         self._matched = [0] * len(self._strings)  # so many characters of each string end the text
@@ -26,20 +25,20 @@ class StopMatcher:
 
         shown: False for text that is searched but never returned.
         """
-        if self.found is not None:
+        if self.match is not None:
             return ""
         for character in text:
             self._held.append(character if shown else "")
             complete = self._step(character)
             if armed and complete is not None:
-                self.found = complete
-                return self._release(len(self._held) - (0 if self._include_found else len(complete)))
-        return self._release(len(self._held) - (0 if self._include_found else max(self._matched)))
+                self.match = complete
+                return self._release(len(self._held) - len(complete))
+        return self._release(len(self._held) - max(self._matched))
 
     def flush(self) -> str:
         """Return what was held back: the text has ended, and no stop string came of it."""
         self._matched = [0] * len(self._strings)
-        return "" if self.found is not None else self._release(len(self._held))
+        return "" if self.match is not None else self._release(len(self._held))
 
     def _release(self, count: int) -> str:
         released, self._held = self._held[:count], self._held[count:]

@@ -49,30 +49,30 @@ class Usage:
     ) -> None:
         """Take in one step, after scheduling and before its tokens are sampled.
 
-        A step that computes nothing counts as none, but what it preempted and moved is counted.
+        A step that computes nothing doesn't count, but its preemptions and moves do.
         """
         self.num_preemptions += len(step.preempted)
         self.num_swapped_out_blocks += sum(move.kind == "out" for move in step.moves)
         if not step.rows:
             return
-        num_used = blocks.allocator.num_in_use
         self.num_steps += 1
         for request in step.admitted:
             self.num_prompt_tokens += len(request.prompt_token_ids)
             self.num_cached_prompt_tokens += request.num_cached_tokens or 0
+        tables = _tables(running)
+        num_used, num_saved = blocks.allocator.num_in_use, _num_saved(tables)
         if num_used > self.peak.used:
-            self.peak = Peak(num_used, *_sharing(running))
+            self.peak = Peak(num_used, _num_shared(tables) if num_saved else 0, num_saved)
         self._reserved_slot_steps += num_used * blocks.block_size
         self._used_block_steps += num_used
-        self._saved_block_steps += _sharing(running)[1]
+        self._saved_block_steps += num_saved
         self._empty_slot_steps += num_empty_slots(running)
-        tables = _tables(running)
         self._token_steps += sum(table.num_tokens for table in tables)
         self._max_len_steps += len(tables) * max_model_len
 
     def stats(self, scheduler: Scheduler, blocks: BlockManager, bytes_per_token: int) -> CacheStats:
         """The pool now, with the totals so far."""
-        num_shared, num_saved = _sharing(scheduler.running)
+        tables = _tables(scheduler.running)
         return CacheStats(
             num_blocks=blocks.num_blocks,
             block_size=blocks.block_size,
@@ -80,8 +80,8 @@ class Usage:
             num_free_blocks=blocks.allocator.num_free,
             num_used_blocks=blocks.allocator.num_in_use,
             num_cached_blocks=blocks.allocator.num_cached,
-            num_shared_blocks=num_shared,
-            num_blocks_saved=num_saved,
+            num_shared_blocks=_num_shared(tables),
+            num_blocks_saved=_num_saved(tables),
             num_empty_slots=num_empty_slots(scheduler.running),
             num_running=len(scheduler.running),
             num_waiting=len(scheduler.waiting),
@@ -109,14 +109,20 @@ def _tables(running: Sequence[Request]) -> list[BlockTable]:
     return [sequence.table for request in running for sequence in request.unfinished]
 
 
-def _sharing(running: Sequence[Request]) -> tuple[int, int]:
-    """Blocks that more than one table names, and table entries beyond the first that name a block."""
-    entries = Counter(block for table in _tables(running) for block in table.blocks)
-    return sum(count > 1 for count in entries.values()), entries.total() - len(entries)
+def _num_shared(tables: list[BlockTable]) -> int:
+    """Blocks that more than one table names."""
+    entries = Counter(block for table in tables for block in table.blocks)
+    return sum(count > 1 for count in entries.values())
+
+
+def _num_saved(tables: list[BlockTable]) -> int:
+    """Table entries beyond the first that name a block."""
+    distinct: set[int] = set().union(*(table.blocks for table in tables))
+    return sum(len(table.blocks) for table in tables) - len(distinct)
 
 
 def num_empty_slots(running: Sequence[Request]) -> int:
-    """Slots that hold no token, at the ends of last blocks; of a last block that is shared, once."""
+    """Slots that hold no token, at the ends of last blocks. A shared last block counts once."""
     return sum(
         {table.blocks[-1]: table.num_empty_slots for table in _tables(running) if table.blocks}.values()
     )

@@ -20,12 +20,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import BackendUnavailableError, InvalidRequestError, ModelNotSupportedError
+from ..config import size_of_text
+from ..errors import BackendUnavailableError, InvalidRequestError, ModelNotSupportedError, one_line
 
 TIME_LIMIT = 5.0  # seconds; a template of a real model takes a thousandth of one
 MEMORY_LIMIT = 128 << 20  # bytes
 MOST_IDLE = 4  # processes kept for the next call
 BYTES_PER_BYTE = 32  # of messages: Python holds a text in up to 4 bytes for each character, several times
+_ERRORS: dict[str, tuple[type[InvalidRequestError | ModelNotSupportedError], str]] = {
+    "refused": (InvalidRequestError, "refuses these messages: "),
+    "failed": (InvalidRequestError, "fails on these messages: "),
+    "broken": (ModelNotSupportedError, "is broken: "),
+    "limit": (ModelNotSupportedError, ""),
+}
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 
 Message = Mapping[str, str]
@@ -42,16 +49,14 @@ def render_chat(tokenizer: Any, messages: Sequence[Message], max_bytes: int) -> 
     variables = {name: _plain(value) for name, value in tokenizer.special_tokens_map.items()}
     variables |= {"messages": given, "tools": None, "documents": None, "add_generation_prompt": True}
     try:
-        asked = json.dumps({"template": template, "variables": variables}, ensure_ascii=False)
-        size = len(asked.encode())
+        task = json.dumps({"template": template, "variables": variables}, ensure_ascii=False)
+        size = len(task.encode())
     except (TypeError, ValueError, RecursionError) as error:  # an encoding's error is a ValueError
-        raise InvalidRequestError(
-            f"messages must hold texts and JSON values: {_one_line(str(error))}"
-        ) from None
-    answer = _ask(asked, size, max_bytes)
+        raise InvalidRequestError(f"messages must hold texts and JSON values: {one_line(error)}") from None
+    answer = _ask(task, size, max_bytes)
     if "text" not in answer:
         raise _error(answer)
-    _check_text("the text that the chat template makes of messages", answer["text"], max_bytes)
+    size_of_text("the text that the chat template makes of messages", answer["text"], max_bytes)
     return answer["text"]
 
 
@@ -67,18 +72,18 @@ def is_conversation(messages: Any) -> bool:
 def _template(tokenizer: Any) -> str:
     if tokenizer is None or not getattr(tokenizer, "chat_template", None):
         raise InvalidRequestError("this model has no chat template: use generate")
-    found = tokenizer.chat_template
-    if isinstance(found, Mapping):  # several templates, by name
-        found = found.get("default")
-    if not isinstance(found, str):
+    template = tokenizer.chat_template
+    if isinstance(template, Mapping):  # several templates, by name
+        template = template.get("default")
+    if not isinstance(template, str):
         raise ModelNotSupportedError(
             f"the model's chat template must be a text, got {reprlib.repr(tokenizer.chat_template)}"
         )
     try:
-        found.encode()
+        template.encode()
     except UnicodeEncodeError as error:
         raise ModelNotSupportedError(f"the model's chat template is no valid text: {error}") from None
-    return found
+    return template
 
 
 def _checked(messages: Any, max_bytes: int) -> list[dict[str, Any]]:
@@ -94,9 +99,9 @@ def _checked(messages: Any, max_bytes: int) -> list[dict[str, Any]]:
                 raise InvalidRequestError(
                     f"messages[{number}]: {key} must be a text, got {reprlib.repr(message[key])}"
                 )
-            _check_text(f"messages[{number}]: {key}", message[key], max_bytes)
+            size_of_text(f"messages[{number}]: {key}", message[key], max_bytes)
         given.append(_as_templates_read(message))
-    if (total := sum(len(each["content"].encode()) for each in given)) > max_bytes:
+    if (total := sum(len(message["content"].encode()) for message in given)) > max_bytes:
         raise InvalidRequestError(
             f"messages has {total} bytes of text, max_prompt_bytes={max_bytes} are allowed"
         )
@@ -110,33 +115,15 @@ def _as_templates_read(message: Message) -> dict[str, Any]:
     return given if reasoning is None else {"thinking": reasoning, **given, "reasoning_content": reasoning}
 
 
-def _check_text(what: str, text: str, max_bytes: int) -> None:
-    try:
-        num_bytes = len(text.encode())
-    except UnicodeEncodeError as error:
-        raise InvalidRequestError(f"{what} is no valid text: {error}") from None
-    if num_bytes > max_bytes:
-        raise InvalidRequestError(f"{what} has {num_bytes} bytes, max_prompt_bytes={max_bytes} are allowed")
-
-
 def _plain(token: Any) -> Any:
     """A special token's text, or those of several."""
-    return [str(each) for each in token] if isinstance(token, (list, tuple)) else str(token)
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())[:200] or "no reason given"
+    return [str(part) for part in token] if isinstance(token, (list, tuple)) else str(token)
 
 
 def _error(answer: dict[str, str]) -> InvalidRequestError | ModelNotSupportedError:
-    kind, why = answer["kind"], _one_line(answer["why"])
-    if kind == "refused":
-        return InvalidRequestError(f"the model's chat template refuses these messages: {why}")
-    if kind == "failed":
-        return InvalidRequestError(f"the model's chat template fails on these messages: {why}")
-    if kind == "broken":
-        return ModelNotSupportedError(f"the model's chat template is broken: {why}")
-    return ModelNotSupportedError(f"the model's chat template {why}")
+    kind, what = _ERRORS[answer["kind"]]
+    why = " ".join(answer["why"].split())[:200] or "no reason given"
+    return kind(f"the model's chat template {what}{why}")
 
 
 # ------------------------------------------------------------------ the other process
@@ -189,13 +176,13 @@ if hasattr(os, "register_at_fork"):  # two processes must not talk to one worker
     os.register_at_fork(after_in_child=_idle.clear)
 
 
-def _ask(asked: str, size: int, longest: int) -> dict[str, Any]:
+def _ask(task: str, size: int, longest: int) -> dict[str, Any]:
     """What a worker answers. Whatever interrupts this, the worker that was asked is not asked again."""
     limits = {"seconds": TIME_LIMIT, "bytes": MEMORY_LIMIT + BYTES_PER_BYTE * size, "longest": longest}
     worker = _take()
     start = time.monotonic()
     try:
-        line = f"{json.dumps(limits)[:-1]}, {asked[1:]}\n".encode()
+        line = f"{json.dumps(limits)[:-1]}, {task[1:]}\n".encode()
         if answer := worker.ask(line):
             said = json.loads(answer.decode("utf-8", "surrogatepass"))
             if not said["grown"] and len(_idle) < MOST_IDLE:

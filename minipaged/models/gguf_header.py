@@ -47,13 +47,13 @@ def read_header(path: Path) -> GGUFHeader:
             raise ValueError("the file is too short")
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             try:
-                return _Walk(data).header()
+                return _HeaderReader(data).header()
             except struct.error:
                 raise ValueError("the file ends within its header") from None
 
 
-class _Walk:
-    """Goes through a file's header once, from front to back."""
+class _HeaderReader:
+    """Reads a file's header once, from front to back."""
 
     def __init__(self, data: mmap.mmap) -> None:
         self.data = data

@@ -18,12 +18,19 @@ import torch
 import transformers
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PretrainedConfig
 
-from ..errors import BackendUnavailableError, InvalidConfigError, MinipagedError, ModelNotSupportedError
+from ..errors import (
+    BackendUnavailableError,
+    InvalidConfigError,
+    MinipagedError,
+    ModelNotSupportedError,
+    one_line,
+)
 from ..sampling_params import SamplingParams, shown
+from . import huge_pages
 from .facts import eos_token_ids, length_limit, position_limit, sampling_defaults, vocabulary
 from .quiet import quiet_libraries
 from .source import ModelSource, find_model
-from .support import check_config, one_line
+from .support import check_config
 from .trial import check_supported
 from .weight_files import StoredTensors, check_fit, check_layer_count, read_headers
 
@@ -78,6 +85,8 @@ def load_model(
         config = _load_config(source)
         network = _load_weights(source, _torch_dtype(dtype, config, target))
         network = network.to(target).eval().requires_grad_(False)
+        if target.type == "cpu":
+            huge_pages.move_weights(network)  # before the trial, which reads them three times
         with _named_errors(source, "its config.json can't be used"):
             shape = check_supported(network.config, network)
             facts = _facts(source, network)
@@ -178,9 +187,11 @@ def _load_weights(source: ModelSource, dtype: torch.dtype | str) -> Any:
             )
     missing, unexpected = sorted(info["missing_keys"]), sorted(info["unexpected_keys"])
     if missing:
-        raise ModelNotSupportedError(f"{source.name}: the checkpoint lacks the weights {_some(missing)}")
+        raise ModelNotSupportedError(f"{source.name}: the checkpoint lacks the weights {_listed(missing)}")
     if unexpected:
-        logger.warning("%s: the checkpoint has weights that are not used: %s", source.name, _some(unexpected))
+        logger.warning(
+            "%s: the checkpoint has weights that are not used: %s", source.name, _listed(unexpected)
+        )
     return network
 
 
@@ -205,6 +216,6 @@ def _named_errors(source: ModelSource, what: str) -> Iterator[None]:
         raise ModelNotSupportedError(f"{source.name}: {what}: {one_line(error)}") from error
 
 
-def _some(names: list[str], shown: int = 4) -> str:
+def _listed(names: list[str], shown: int = 4) -> str:
     more = f" and {len(names) - shown} more" if len(names) > shown else ""
     return ", ".join(names[:shown]) + more

@@ -16,10 +16,9 @@ from huggingface_hub.errors import GatedRepoError, HFValidationError, Repository
 from huggingface_hub.utils import validate_repo_id
 from transformers import AutoConfig
 
-from ..errors import ModelNotFoundError, ModelNotSupportedError
+from ..errors import ModelNotFoundError, ModelNotSupportedError, one_line
 from .default_model import DEFAULT_MODEL, ensure_default_model
 from .gguf_files import GGUFFile
-from .support import one_line
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt")
 

@@ -44,8 +44,8 @@ def check_config(config: Any) -> None:
 
 
 def _model_class(config: Any) -> Any:
-    found = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
-    return found[0] if isinstance(found, (tuple, list)) else found
+    classes = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    return classes[0] if isinstance(classes, (tuple, list)) else classes
 
 
 def _quantization_method(settings: Any) -> str | None:
@@ -57,8 +57,3 @@ def _quantization_method(settings: Any) -> str | None:
 
 def _has_alibi(text: Any) -> bool:
     return bool(getattr(text, "alibi", False)) or text.model_type in ("bloom", "mpt")
-
-
-def one_line(error: BaseException) -> str:
-    """An error's message without line breaks, cut to 200 characters; its kind if there is no message."""
-    return " ".join(str(error).split())[:200] or type(error).__name__

@@ -114,13 +114,14 @@ def main() -> None:
     start = _memory()
     print("{}", flush=True)
     for line in sys.stdin.buffer:
-        asked = json.loads(line)
+        task = json.loads(line)
         # A thread of C ends the process, whatever Python is doing then.
-        faulthandler.dump_traceback_later(asked["seconds"], exit=True, file=nowhere)
-        _limit_memory(start + asked["bytes"])
+        faulthandler.dump_traceback_later(task["seconds"], exit=True, file=nowhere)
+        _limit_memory(start + task["bytes"])
         try:
-            said = answer(asked["template"], asked["variables"])
-            if len(said.get("text", "")) > asked["longest"]:
+            said = answer(task["template"], task["variables"])
+            # Characters, which are never more than the bytes that the asking process counts and allows.
+            if len(said.get("text", "")) > task["longest"]:
                 said = {"kind": "limit", "why": f"makes a text of {len(said['text'])} characters"}
             told = json.dumps(said | {"grown": _memory() > start + SMALL}, ensure_ascii=False)
             encoded = told.encode("utf-8", "surrogatepass")

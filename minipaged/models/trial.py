@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from transformers import AttentionInterface
 
-from ..errors import ModelNotSupportedError
+from ..errors import ModelNotSupportedError, one_line
 from .attention_call import check_attention_call
 from .facts import length_limit
-from .support import check_config, one_line
+from .support import check_config
 
 _TRIAL_NAME = "minipaged_trial"
 _TRIAL_TOKENS = 5  # per sequence
@@ -117,7 +117,7 @@ class _Trial:
         keys, values, key_sequences, key_positions = seen
         exact = torch.float64 if query.dtype == torch.float64 else torch.float32
         group = query.shape[1] // keys.shape[1]
-        keys, values = (each.to(exact).repeat_interleave(group, dim=1) for each in (keys, values))
+        keys, values = (cached.to(exact).repeat_interleave(group, dim=1) for cached in (keys, values))
         scores = torch.einsum("htd,jhd->htj", query[0].to(exact), keys) * scale
         if softcap is not None:
             scores = softcap * torch.tanh(scores / softcap)
@@ -192,16 +192,17 @@ def _trial_tokens(model: Any) -> torch.Tensor:
 
 def _common_shape(model: Any, trial: _Trial) -> AttentionShape:
     layers = sorted(trial.shapes)
-    wanted = _text_config(model).num_hidden_layers
-    if layers != list(range(wanted)):
+    num_layers = _text_config(model).num_hidden_layers
+    if layers != list(range(num_layers)):
         raise ModelNotSupportedError(
-            f"{len(layers)} of the {wanted} layers of {_name(model)} use transformers' attention interface"
+            f"{len(layers)} of the {num_layers} layers of {_name(model)} "
+            "use transformers' attention interface"
         )
     shapes = sorted(set(trial.shapes.values()))
     if len(shapes) > 1:
         told = " and ".join(f"{kv_heads} KV heads of {head_dim}" for _, kv_heads, head_dim in shapes)
         raise ModelNotSupportedError(f"{_name(model)} has layers of unequal K and V shape ({told})")
-    return AttentionShape(wanted, *shapes[0])
+    return AttentionShape(num_layers, *shapes[0])
 
 
 def _check_windows(model: Any, trial: _Trial) -> None:

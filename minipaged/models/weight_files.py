@@ -27,13 +27,19 @@ from ..errors import ModelNotSupportedError
 _INDEX_FILES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 _WEIGHT_FILES = ("model.safetensors", _INDEX_FILES[0], "pytorch_model.bin", _INDEX_FILES[1])
 _LAYER_NAMES = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers", "num_blocks")
-# One stored tensor may become many parameters, such as the experts of a stacked one.
+# One stored tensor may become many parameters, such as the experts of a stacked one. A file of few tensors
+# gets an allowance beside that.
 _PARAMETERS_PER_TENSOR = 64
+_PARAMETERS_OF_ANY_MODEL = 1024
+# Every parameter comes from a file, and at most one copy of it is tied to another.
+_WEIGHTS_PER_VALUE = 2
 # Layers of a model whose files are not here yet.
 _MOST_LAYERS = 10_000
 _MOST_LABELS = 100_000
-# Tables and masks that a model computes rather than reads; GPT-Neo's masks take 128 MiB.
+# Tables and masks that a model computes rather than reads: GPT-Neo's masks take 128 MiB. Those of a large
+# model may take more, in proportion to its weights.
 _COMPUTED_BYTES = 128 << 20
+_COMPUTED_BYTES_PER_VALUE = 1
 
 
 @dataclass(frozen=True)
@@ -62,7 +68,7 @@ def _indexed_files(index: Path) -> list[Path]:
     """The files that an index names, each once. Links are followed: the hub's cache is made of them."""
     settings = json.loads(index.read_text(encoding="utf-8"))
     weight_map = settings.get("weight_map") if isinstance(settings, dict) else None
-    if not isinstance(weight_map, dict) or not all(isinstance(each, str) for each in weight_map.values()):
+    if not isinstance(weight_map, dict) or not all(isinstance(file, str) for file in weight_map.values()):
         raise ModelNotSupportedError(f"{index.name} has no weight_map from names to files")
     names = sorted(set(weight_map.values()))
     for name in names:
@@ -77,7 +83,7 @@ def _shapes(file: Path) -> list[tuple[int, ...]]:
         with safe_open(file, framework="pt") as weights:
             return [tuple(weights.get_slice(name).get_shape()) for name in weights.keys()]  # noqa: SIM118
     stored = torch.load(file, map_location="meta", weights_only=True)
-    return [tuple(each.shape) for each in stored.values() if isinstance(each, torch.Tensor)]
+    return [tuple(tensor.shape) for tensor in stored.values() if isinstance(tensor, torch.Tensor)]
 
 
 def check_layer_count(settings: Any, stored: StoredTensors | None) -> None:
@@ -107,19 +113,18 @@ def check_layer_count(settings: Any, stored: StoredTensors | None) -> None:
 def check_fit(config: Any, stored: StoredTensors) -> None:
     """Build the model without memory, and refuse one that needs far more weights than the files hold.
 
-    Every parameter comes from a file, and at most one copy of it is tied to another. So a model of more than
-    twice the stored values can't be filled. Raises ModelNotSupportedError.
+    Raises ModelNotSupportedError.
     """
     with torch.device("meta"), _limited_parameters(stored):
         network = AutoModelForCausalLM.from_config(copy.deepcopy(config), trust_remote_code=False)
-    needed = sum(each.numel() for each in network.parameters())
-    if needed > 2 * stored.num_values:
+    needed = sum(weight.numel() for weight in network.parameters())
+    if needed > _WEIGHTS_PER_VALUE * stored.num_values:
         raise ModelNotSupportedError(
             f"its configuration doesn't fit its weight files: it needs {needed} weights, they hold "
             f"{stored.num_values}"
         )
-    computed = sum(each.numel() * each.itemsize for each in network.buffers())
-    if computed > stored.num_values + _COMPUTED_BYTES:
+    computed = sum(table.numel() * table.itemsize for table in network.buffers())
+    if computed > _COMPUTED_BYTES_PER_VALUE * stored.num_values + _COMPUTED_BYTES:
         raise ModelNotSupportedError(
             f"its configuration doesn't fit its weight files: tables computed beside the {stored.num_values} "
             f"weights would take {computed} bytes"
@@ -129,7 +134,7 @@ def check_fit(config: Any, stored: StoredTensors) -> None:
 @contextmanager
 def _limited_parameters(stored: StoredTensors) -> Iterator[None]:
     """Let models made in this thread have so many parameters, and no more."""
-    limit = 1024 + _PARAMETERS_PER_TENSOR * stored.num_tensors
+    limit = _PARAMETERS_OF_ANY_MODEL + _PARAMETERS_PER_TENSOR * stored.num_tensors
     thread, made = threading.get_ident(), 0
 
     def count(module: torch.nn.Module, name: str, parameter: torch.nn.Parameter | None) -> None:

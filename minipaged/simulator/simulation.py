@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from ..engine.beam_search import BeamSearch
+from ..engine.beam_scores import BeamSearch
+from ..engine.beams import follow
 from ..engine.block_manager import BlockManager
-from ..engine.decoding import fan_out, follow
+from ..engine.decoding import fan_out
 from ..engine.request import Request
 from ..engine.request import Sequence as RequestSequence
 from ..engine.scheduler import Schedule, Scheduler

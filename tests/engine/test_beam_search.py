@@ -13,7 +13,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from minipaged import LLM, BeamSearchParams, SamplingParams
-from minipaged.engine.beam_search import BeamSearch, Hypothesis
+from minipaged.engine.beam_scores import BeamSearch, Hypothesis
 from minipaged.engine.block_manager import BlockManager
 from minipaged.engine.decoding import Decoder
 from minipaged.engine.detokenizer import IncrementalDetokenizer

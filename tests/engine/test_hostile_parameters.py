@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from minipaged import LLM, BeamSearchParams, SamplingParams
 from minipaged.engine import decoding
-from minipaged.engine.beam_search import BeamSearch
+from minipaged.engine.beam_scores import BeamSearch
 from minipaged.engine.engine import LLMEngine
 from minipaged.engine.sampler import SamplingRow, sample
 from minipaged.errors import InvalidRequestError, MinipagedError

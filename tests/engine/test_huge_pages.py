@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
-from minipaged.engine import huge_pages
+from minipaged.models import huge_pages
 from minipaged.models.loading import load_model
 
 
@@ -40,3 +42,34 @@ def test_moved_weights_give_the_same_logits_and_stay_tied(
     assert model.state_dict().keys() == names.keys()
     for name, weight in model.state_dict().items():
         assert torch.equal(weight, names[name])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems don't say what of a file is in memory")
+def test_a_mapped_file_leaves_memory_while_its_weights_move(tmp_path: Path) -> None:
+    """safetensors keeps the whole file mapped as long as one of its tensors lives."""
+    path = tmp_path / "weights.safetensors"
+    torch.manual_seed(0)
+    saved = {name: torch.randn(rows, 1000) for name, rows in (("a", 3000), ("b", 6000), ("c", 10))}
+    saved |= {"scalar": torch.tensor(3.0), "empty": torch.empty(0, 5)}
+    save_file(saved, path)
+    mapped = load_file(path)
+    model = torch.nn.ParameterDict(mapped).requires_grad_(False)
+    kept = mapped["c"].clone(), mapped["c"]
+    assert sum(float(weight.sum()) for weight in model.values()) != 0  # reads every page
+    assert resident_bytes(path) > 30e6
+    huge_pages.move_weights(model)
+    assert resident_bytes(path) < 1e6
+    assert torch.equal(*kept)
+    for name, weight in model.items():
+        assert torch.equal(weight, saved[name])
+
+
+def resident_bytes(path: Path) -> int:
+    """How much of a mapped file this process has in memory."""
+    sizes, counts = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if "-" in line.split()[0]:
+            counts = line.endswith(str(path))
+        elif counts and line.startswith("Rss:"):
+            sizes += int(line.split()[1]) << 10
+    return sizes

@@ -16,15 +16,10 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-import minipaged.engine.sampler as sampler
-from minipaged.engine.sampler import (
-    InvalidLogitsError,
-    SampledToken,
-    SamplingRow,
-    sample,
-    token_weights,
-    uniform,
-)
+from minipaged.engine import logits as processors
+from minipaged.engine import sampler
+from minipaged.engine.logits import token_weights
+from minipaged.engine.sampler import InvalidLogitsError, SampledToken, SamplingRow, sample, uniform
 from minipaged.errors import MinipagedError
 from minipaged.sampling_params import SamplingParams
 
@@ -75,7 +70,7 @@ def test_greedy_costs_one_transfer(monkeypatch):
     tolist = torch.Tensor.tolist
     monkeypatch.setattr(torch.Tensor, "tolist", lambda self: transfers.append(self.shape) or tolist(self))
     monkeypatch.setattr(sampler, "_choose", None)
-    monkeypatch.setattr(sampler, "_logprobs", None)
+    monkeypatch.setattr(sampler, "log_probabilities", None)
     logits = torch.randn(64, 1000)
     tokens = sample(logits, [_row(temperature=0, max_tokens=9, min_tokens=5, output=[1, 2])] * 64)
     assert [token.token_id for token in tokens] == logits.argmax(-1).tolist()
@@ -215,7 +210,7 @@ def test_repetition_penalty_is_that_of_transformers():
         row = _row(temperature=0, repetition_penalty=penalty, prompt=prompt, output=output)
         rows = [_row(temperature=0), row, _row(temperature=0, presence_penalty=0.5)]
         work = logits.clone()
-        sampler._penalise_repetition(work, rows)
+        processors._penalise_repetition(work, rows)
         torch.testing.assert_close(work[1:2], changed, rtol=1e-15, atol=0)
         assert torch.equal(work[[0, 2]], logits[[0, 2]])
         assert _ids(logits, rows)[1] == int(changed.argmax())

@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 
-from minipaged.engine.beam_search import BeamSearch
+from minipaged.engine.beam_scores import BeamSearch
+from minipaged.engine.beams import follow
 from minipaged.engine.block_manager import BlockManager
-from minipaged.engine.decoding import fan_out, follow
+from minipaged.engine.decoding import fan_out
 from minipaged.engine.detokenizer import IncrementalDetokenizer
 from minipaged.engine.policies import FirstComeFirstServed, Policy
 from minipaged.engine.request import Request, Sequence

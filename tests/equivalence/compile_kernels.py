@@ -183,21 +183,35 @@ def triton_type(value: Any) -> str:
     return "i32" if -(2**31) <= value < 2**31 else "i64"
 
 
+def specialised(path: tuple[int, ...], value: Any, constants: dict[Any, Any], known: dict[Any, Any]) -> Any:
+    """An argument's type, of a tuple the types of its members. Notes what Triton's JIT knows of the value:
+    1 becomes a constant, and multiples of 16 are known as such. `path` leads to the value."""
+    if isinstance(value, tuple):
+        types = [specialised((*path, i), member, constants, known) for i, member in enumerate(value)]
+        return type(value)(*types) if hasattr(value, "_fields") else tuple(types)
+    one = isinstance(value, int) and not isinstance(value, bool) and value == 1
+    if value is None or one:
+        constants[path] = value
+        return "constexpr"
+    size = value.data_ptr() if isinstance(value, Tensor) else value
+    if isinstance(size, int) and size % 16 == 0:
+        known[path] = [["tt.divisibility", 16]]
+    return triton_type(value)
+
+
 def compile_triton(launch: Launch, target: GPUTarget) -> Any:
-    """Compile one launch as Triton's JIT would: 1 becomes a constant, multiples of 16 are known as such."""
+    """Compile one launch as Triton's JIT would."""
     kernel, args, options = launch
     given = dict(zip(kernel.arg_names, args, strict=False)) | options
-    signature, constants, known = {}, {}, {}
+    signature: dict[str, Any] = {}
+    constants: dict[Any, Any] = {}
+    known: dict[Any, Any] = {}
     for index, parameter in enumerate(kernel.params):
         value = given.get(parameter.name, parameter.default)
-        one = isinstance(value, int) and not isinstance(value, bool) and value == 1
-        if parameter.is_constexpr or value is None or one:
-            signature[parameter.name], constants[parameter.name] = "constexpr", value
-            continue
-        signature[parameter.name] = triton_type(value)
-        size = value.data_ptr() if isinstance(value, Tensor) else value
-        if isinstance(size, int) and size % 16 == 0:
-            known[(index,)] = [["tt.divisibility", 16]]
+        if parameter.is_constexpr:
+            signature[parameter.name], constants[(index,)] = "constexpr", value
+        else:
+            signature[parameter.name] = specialised((index,), value, constants, known)
     settings = {name: options[name] for name in ("num_warps", "num_stages") if name in options}
     source = triton.compiler.ASTSource(kernel, signature, constants, known)
     return triton.compile(source, target=target, options=settings)

@@ -69,13 +69,13 @@ def test_every_file_that_is_compiled_counts():
 
 @pytest.fixture
 def places(tmp_path, monkeypatch):
-    """NUMBA_CACHE_DIR's folder, the sources' and the user's."""
+    """NUMBA_CACHE_DIR's folder, the user's and the sources'."""
     sources = tmp_path / "kernels"
     shutil.copytree(KERNELS, sources, ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.setattr(_numba, "HERE", sources)
     monkeypatch.setattr(_numba.config, "CACHE_DIR", str(tmp_path / "chosen"))
     monkeypatch.setattr(_numba.AppDirs, "user_cache_dir", str(tmp_path / "user"))
-    return [tmp_path / "chosen", sources / "__pycache__", tmp_path / "user"]
+    return [tmp_path / "chosen", tmp_path / "user", sources / "__pycache__"]
 
 
 def test_the_first_place_that_can_be_written_is_taken(places, monkeypatch):

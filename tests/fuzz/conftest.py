@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import minipaged.engine.engine
-import minipaged.llm
+import minipaged.models.loading
 from minipaged import LLM, SamplingParams
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -37,7 +37,7 @@ def stub_llm(monkeypatch: pytest.MonkeyPatch) -> Callable[..., LLM]:
         max_model_len=64,
         default_params=SamplingParams(),
     )
-    monkeypatch.setattr(minipaged.llm, "load_model", lambda *_, **__: loaded)
+    monkeypatch.setattr(minipaged.models.loading, "load_model", lambda *_, **__: loaded)
     monkeypatch.setattr(minipaged.engine.engine, "ModelRunner", StubRunner)
 
     def make(**settings: Any) -> LLM:

@@ -18,7 +18,7 @@ import huggingface_hub
 import pytest
 from how_often import how_often
 
-import minipaged.llm
+import minipaged.models.loading
 from minipaged.cli import doctor
 from minipaged.cli import main as cli
 from minipaged.cli.bench import load_benchmarks
@@ -108,7 +108,7 @@ def run(
 ) -> Callable[[list[str]], tuple[int, str]]:
     """A function that runs a command in a folder of its own: its exit code, and what it says is wrong."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(minipaged.llm, "load_model", load_once)
+    monkeypatch.setattr(minipaged.models.loading, "load_model", load_once)
     monkeypatch.setattr(huggingface_hub, "model_info", no_network)
     monkeypatch.setattr(doctor, "checks", list)
     monkeypatch.setattr(simulator, "find_answer", an_answer)

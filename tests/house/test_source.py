@@ -39,6 +39,7 @@ EXCEPTIONS = {
     "minipaged/engine/backends.py::_reference_prefill": "the twins' arguments",
     "minipaged/engine/model_hook.py::paged_attention": "transformers calls it with these arguments",
     "minipaged/models/trial.py::_trial_attention": "transformers calls it with these arguments",
+    "minipaged/models/trial.py::attend": "attention: what it attends from and to, and its three options",
     "benchmarks/paper/measured.py::claims": "a table, written out",
 }
 

@@ -32,7 +32,6 @@ ONE_SIDED = {
     "reference/copy_on_write.py::num_available_after": "the host counts what can be handed out",
     "kernels/block_table.py::launch_slot_mapping": "the launch alone: slot_mapping may index instead",
     "kernels/block_table.py::launch_write_kv": "the launch alone: write_kv may index instead",
-    "kernels/block_table.py::require_launch": "only a kernel can be called where it can't be launched",
     "reference/copy_on_write.py::independent_copies": "the host decides which copies share a launch",
     "reference/beam_search.py::counts_after": "a kernel counts with atomics, and looks afterwards",
     "reference/beam_search.py::copies_needed": "a kernel counts with atomics, and looks afterwards",

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from minipaged import LLM, BeamSearchParams, SamplingParams
-from minipaged.engine import decoding
+from minipaged.engine import beams
 from minipaged.engine.block_manager import BlockManager
 from minipaged.engine.request import Request
 from minipaged.engine.scheduler import Schedule, Scheduler
@@ -305,11 +305,11 @@ def test_beams_that_follow_the_searches_of_the_engine(
         searches[int(request.request_id)].append(list(parents))
         original(request, parents, blocks)
 
-    original = decoding.follow
+    original = beams.follow
     params = [sampling(i, each.output, DecodingMethod(3, [[[0]]])) for i, each in enumerate(lengths)]
     llm = LLM(str(tiny_llama), dtype="float64", device="cpu", num_blocks=200, block_size=4)
     with monkeypatch.context() as patch:
-        patch.setattr(decoding, "follow", follow)
+        patch.setattr(beams, "follow", follow)
         run_engine(llm, as_prompts(lengths), params, [0] * len(lengths))
     method = DecodingMethod(3, list(searches.values()))
     run = serve(lengths, 36, 4, num_host_blocks=num_host_blocks, method=method)

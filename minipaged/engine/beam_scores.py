@@ -71,10 +71,12 @@ class BeamSearch:
         best = totals.flatten().topk(min(self.num_candidates, totals.numel()))
         live: list[tuple[float, Continuation]] = []
         ended: list[Hypothesis] = []
-        for rank, (score, place) in enumerate(zip(best.values.tolist(), best.indices.tolist(), strict=True)):
+        for rank, (score, candidate) in enumerate(
+            zip(best.values.tolist(), best.indices.tolist(), strict=True)
+        ):
             if score == -math.inf:  # no token at all
                 break
-            parent, token_id = divmod(place, logits.shape[-1])
+            parent, token_id = divmod(candidate, logits.shape[-1])
             is_eos = token_id in self.eos_token_ids
             if not is_eos and length < self.max_tokens:
                 live.append((score, Continuation(parent, token_id)))
