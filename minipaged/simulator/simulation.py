@@ -10,10 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from ..engine.beam_scores import BeamSearch
-from ..engine.beams import follow
 from ..engine.block_manager import BlockManager
-from ..engine.decoding import fan_out
 from ..engine.request import Request
 from ..engine.request import Sequence as RequestSequence
 from ..engine.scheduler import Schedule, Scheduler
@@ -120,6 +117,10 @@ def make_request(
     params = SamplingParams(n=method.width) if method.width > 1 and not method.searches else _ONE
     search = None
     if method.searches:
+        from ..engine.beam_scores import (
+            BeamSearch,
+        )  # loads torch, and the help of a command must not wait for it
+
         search = BeamSearch(BeamSearchParams(beam_width=method.width), frozenset(), lengths.output)
     num_sequences = method.width if isinstance(blocks, ReservedMemory) else 1
     sequences = [_new_sequence(blocks, list(token_ids), index) for index in range(num_sequences)]
@@ -211,6 +212,9 @@ def _fork(
     current: the sequences whose tokens are all computed. After a preemption these may be some of the samples,
     which go on alone.
     """
+    from ..engine.beams import follow
+    from ..engine.decoding import fan_out
+
     if method.searches and not isinstance(blocks, ReservedMemory):
         done = request.sequences[0].num_output_tokens
         if done + 1 < request.max_tokens:  # a search that ends forks nobody
