@@ -15,28 +15,27 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import FrameType, SimpleNamespace
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from minipaged.config import EngineConfig
-from minipaged.engine import decoding
 from minipaged.engine.block_manager import BlockManager
 from minipaged.engine.detokenizer import IncrementalDetokenizer
-from minipaged.engine.engine import LLMEngine
 from minipaged.engine.request import Sequence
-from minipaged.engine.sampler import SampledToken
 from minipaged.errors import InvalidConfigError
-from minipaged.models.loading import LoadedModel
 from minipaged.reference.block_table import num_blocks_for
 from minipaged.sampling_params import SamplingParams
 from minipaged.terminal.console import DataConsole
 from minipaged.terminal.results import output_file, write_results
 
-from .shared.meters import timed_parts
 from .shared.models import add_model_arguments, load
 from .shared.report import add_output_argument, head, print_machine, print_table
 from .shared.sizes import BLOCK_SIZE
+
+if TYPE_CHECKING:
+    import torch
+
+    from minipaged.engine.engine import LLMEngine
+    from minipaged.models.loading import LoadedModel
 
 NUM_SEQUENCES = (8, 64, 256, 1_024)  # running at once
 POOL_SIZES = (1_000, 10_000, 100_000, 1_000_000)  # blocks
@@ -78,19 +77,26 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 # ---------------------------------------------------------------------- what is measured
 
 
-class StandIn(torch.nn.Module):
-    """A model without weights whose logits are all zero."""
+def stand_in_model() -> LoadedModel:
+    """Return a model without weights whose logits are all zero."""
+    import torch  # not before a bench runs: its help must not wait for it
 
-    device = torch.device("cpu")
-    dtype = torch.float32
+    from minipaged.models.loading import LoadedModel
 
-    def forward(self, logits_to_keep: torch.Tensor, **_: Any) -> SimpleNamespace:
-        """Logits [1, rows, 1] for the rows that sample."""
-        return SimpleNamespace(logits=torch.zeros(1, len(logits_to_keep), 1))
+    class StandIn(torch.nn.Module):
+        device = torch.device("cpu")
+        dtype = torch.float32
+
+        def forward(self, logits_to_keep: torch.Tensor, **_: Any) -> SimpleNamespace:
+            return SimpleNamespace(logits=torch.zeros(1, len(logits_to_keep), 1))  # for the rows that sample
+
+    return LoadedModel("stand-in", StandIn(), None, None, frozenset(), 1 << 20, 50_000, 50_000, 1, 1, 1)  # type: ignore[arg-type]
 
 
 def make_engine(loaded: LoadedModel, num_sequences: int, num_context: int) -> LLMEngine:
-    """An engine that computes so many prompts of `num_context` tokens in one step, and never preempts."""
+    """Return an engine that computes all prompts of `num_context` tokens in one step, and never preempts."""
+    from minipaged.engine.engine import LLMEngine
+
     config = EngineConfig(
         block_size=BLOCK_SIZE,
         num_blocks=num_sequences * num_blocks_for(num_context + RESERVE, BLOCK_SIZE),
@@ -102,8 +108,10 @@ def make_engine(loaded: LoadedModel, num_sequences: int, num_context: int) -> LL
 
 def stand_in_steps(num_sequences: int, num_context: int) -> dict[str, Any]:
     """`decode` without a model to wait for, and the Python calls that a sequence costs in a step."""
-    loaded = LoadedModel("stand-in", StandIn(), None, None, frozenset(), 1 << 20, 50_000, 50_000, 1, 1, 1)  # type: ignore[arg-type]
-    engine = make_engine(loaded, num_sequences, num_context)
+    from minipaged.engine import decoding
+    from minipaged.engine.sampler import SampledToken
+
+    engine = make_engine(stand_in_model(), num_sequences, num_context)
     sample = decoding.sample
     decoding.sample = lambda logits, rows: [SampledToken(0) for _ in rows]
     try:
@@ -115,7 +123,9 @@ def stand_in_steps(num_sequences: int, num_context: int) -> dict[str, Any]:
 def decode(
     engine: LLMEngine, num_sequences: int, num_context: int, rounds: int, with_calls: bool = False
 ) -> dict[str, Any]:
-    """Seconds a step in decode, of the cheapest of a few rounds; the bookkeeping is split into PARTS."""
+    """Return the seconds per decode step, of the cheapest round; the bookkeeping is split into PARTS."""
+    from .shared.meters import timed_parts
+
     rng = random.Random(0)
     ids = [str(number) for number in range(num_sequences)]
     params = SamplingParams(temperature=0.0, max_tokens=engine.max_model_len, ignore_eos=True)

@@ -36,13 +36,13 @@ def main(arguments: Sequence[str]) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Its complaints are errors of ours, in one line."""
+    """An argument parser whose errors are ours, in one line."""
 
     def error(self, message: str) -> NoReturn:
         raise InvalidConfigError(message)
 
 
 def _list_of_benches() -> str:
-    """The names to choose from."""
+    """Return the list of benches for the help."""
     lines = [f"  minipaged bench {name:<13} {text}" for name, (_, text) in BENCHES.items()]
     return "\n".join([f"All benches, each with options of its own (without a name, {DEFAULT}):", *lines])

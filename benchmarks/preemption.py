@@ -13,16 +13,11 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from statistics import median
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from minipaged.config import EngineConfig
-from minipaged.engine.engine import LLMEngine
-from minipaged.engine.kv_cache import KVShape
 from minipaged.engine.scheduler import Move
 from minipaged.errors import InvalidConfigError
-from minipaged.models.loading import LoadedModel
 from minipaged.reference.block_table import num_blocks_for
 from minipaged.sampling_params import SamplingParams
 from minipaged.terminal.console import DataConsole
@@ -31,6 +26,10 @@ from minipaged.terminal.results import output_file, write_results
 from .shared.models import add_model_arguments, load, plain_token_ids
 from .shared.report import add_output_argument, head, print_machine, print_table
 from .shared.sizes import BLOCK_SIZE, BLOCK_SIZES
+
+if TYPE_CHECKING:
+    from minipaged.engine.engine import LLMEngine
+    from minipaged.models.loading import LoadedModel
 
 SERVED_BLOCK_SIZES = (4, 16, 64)
 PROMPT, OUTPUT = (24, 40), 48  # tokens of the requests that don't fit together: (least, most), and asked for
@@ -189,7 +188,10 @@ def _serve(engine: LLMEngine, prompts: list[list[int]]) -> list[list[int]]:
 def _engine(
     loaded: LoadedModel, block_size: int, num_blocks: int, num_host_blocks: int, way: str
 ) -> LLMEngine:
-    """An engine with pools of these sizes, which computes what fits its pool in one step."""
+    """Return an engine with pools of these sizes. One step computes all that fits its pool."""
+    from minipaged.engine.engine import LLMEngine  # not before a bench runs: its help must not wait for torch
+    from minipaged.engine.kv_cache import KVShape
+
     shape = KVShape(loaded.num_layers, loaded.num_kv_heads, loaded.head_dim, loaded.model.dtype)
     config = EngineConfig(
         block_size=block_size,
@@ -203,7 +205,9 @@ def _engine(
 
 
 def _seconds(operation: Callable[[], None], loaded: LoadedModel) -> float:
-    """How long an operation takes, until a GPU has done it too."""
+    """Return how long an operation takes, until a GPU has done it too."""
+    import torch
+
     start = time.perf_counter()
     operation()
     if loaded.model.device.type == "cuda":
@@ -235,8 +239,10 @@ def verdict(rows: list[dict[str, Any]]) -> str:
         "swapping out and in": [row["block_size"] for row in rows if row["both"] < row["recompute"]],
         "recomputation": [row["block_size"] for row in rows if row["both"] >= row["recompute"]],
     }
-    found = [f"{way} at block size {', '.join(map(str, sizes))}" for way, sizes in cheaper.items() if sizes]
-    return f"Cheaper on this machine: {'; '.join(found)}."
+    sentences = [
+        f"{how} at block size {', '.join(map(str, sizes))}" for how, sizes in cheaper.items() if sizes
+    ]
+    return f"Cheaper on this machine: {'; '.join(sentences)}."
 
 
 def _print_sequence(console: DataConsole, results: dict[str, Any]) -> None:

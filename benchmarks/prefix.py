@@ -1,7 +1,7 @@
-"""`minipaged bench prefix`: what a prefix cache saves, and what it costs.
+"""`minipaged bench prefix`: the time that a prefix cache saves, and the time that it costs.
 
-Requests with one long beginning in common are served one by one, with the cache and without, and the time
-to the first token of each is taken. Then hashing and look-up alone are timed, as the prompt grows and as the
+Requests with one long beginning in common are served one by one, with the cache and without it. The bench
+takes their times to the first token. Then it times hashing and look-up alone, as the prompt grows and as the
 pool grows. Page: docs/concepts/prefix_cache.md.
 """
 
@@ -12,12 +12,10 @@ import random
 import time
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from minipaged.config import EngineConfig
-from minipaged.engine.engine import LLMEngine
 from minipaged.errors import InvalidConfigError
-from minipaged.models.loading import LoadedModel
 from minipaged.outputs import RequestOutput
 from minipaged.reference.allocator import BlockAllocator
 from minipaged.reference.block_table import num_blocks_for
@@ -30,6 +28,10 @@ from .shared.models import add_model_arguments, load, plain_token_ids
 from .shared.report import add_output_argument, head, print_machine, print_table
 from .shared.sizes import BLOCK_SIZE
 
+if TYPE_CHECKING:
+    from minipaged.engine.engine import LLMEngine
+    from minipaged.models.loading import LoadedModel
+
 PROMPT_LENGTHS = (1_000, 4_000, 16_000)  # tokens, for the look-up
 POOL_SIZES = (1_000, 10_000, 100_000)  # cached blocks, for the look-up
 LOOKUP_LENGTH = 1_000  # tokens of the prompt that is looked up as the pool grows
@@ -38,7 +40,7 @@ ROUNDS = 5
 
 @dataclass(frozen=True)
 class Served:
-    """One request: its time to first token, and what it got."""
+    """One request: its time to first token, its cache hits, and its output."""
 
     seconds: float
     num_cached_tokens: int
@@ -70,9 +72,11 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 def compare(loaded: LoadedModel, num_requests: int, num_common: int, num_own: int) -> dict[str, Any]:
     """Times to first token with the cache and without, request by request in turn.
 
-    The first request finds nothing in either, and is left out of the medians. Raises InvalidConfigError
-    where there would be none to compare.
+    The first request has no hit in either engine, and is left out of the medians. Raises InvalidConfigError
+    if there would be none to compare.
     """
+    from minipaged.engine.engine import LLMEngine  # not before a bench runs: its help must not wait for torch
+
     if min(num_requests - 1, num_common, num_own) < 1:
         raise InvalidConfigError("two requests are the least, and one token of each kind")
     rng = random.Random(0)

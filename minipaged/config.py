@@ -15,20 +15,20 @@ _UNITS |= {f"{letter}B": 1000**power for power, letter in enumerate("KMGT", star
 _UNITS |= {f"{letter}IB": 1024**power for power, letter in enumerate("KMGT", start=1)}
 
 BACKENDS = ("auto", "triton", "numba", "reference")
-LARGEST = 2**31 - 1  # what a step's tensors of 32-bit integers hold: block ids, lengths, numbers of tokens
+LARGEST = 2**31 - 1  # a step's tensors hold block ids, lengths and numbers of tokens in 32 bits
 
 
 @dataclass(frozen=True, kw_only=True)
 class EngineConfig:
     """Settings of an engine; the names are vLLM's where vLLM has one. Raises InvalidConfigError.
 
-    block_size: tokens a block, any positive integer. num_blocks: size of the pool; without it,
+    block_size: tokens per block, any positive integer. num_blocks: size of the pool; without it,
     `kv_cache_memory` (bytes, or a string like "512MiB"); without either, what `gpu_memory_utilization`
     leaves on a GPU, and 1 GiB on a CPU. max_num_batched_tokens: tokens one step may compute.
     max_num_seqs: sequences one step may hold. max_model_len: limit of prompt + output. preemption_mode:
     "recompute", or "swap" to host memory of `swap_space` bytes (recomputation where that is full).
-    max_num_unfinished: so many unfinished requests, and more are refused. max_prompt_bytes: of a prompt's
-    text. check_invariants: prove after every step that no block is lost, which takes time.
+    max_num_unfinished: with this many unfinished requests the engine refuses more. max_prompt_bytes: limit
+    of a prompt's text. check_invariants: prove after every step that no block is lost, which takes time.
     """
 
     block_size: int = 16
@@ -58,33 +58,25 @@ class EngineConfig:
             _check_positive("max_model_len", self.max_model_len)
         if self.kv_cache_memory is not None and parse_bytes("kv_cache_memory", self.kv_cache_memory) == 0:
             raise InvalidConfigError("kv_cache_memory must be more than 0 bytes")
-        if not is_number(self.gpu_memory_utilization) or not 0 < self.gpu_memory_utilization <= 1:
-            raise InvalidConfigError(
-                "gpu_memory_utilization must be above 0 and at most 1, "
-                f"got {shown(self.gpu_memory_utilization)}"
-            )
-        if self.attention_backend not in BACKENDS:
-            raise InvalidConfigError(
-                f"attention_backend must be one of {', '.join(BACKENDS)}, got {shown(self.attention_backend)}"
-            )
-        if not isinstance(self.check_invariants, bool):
-            raise InvalidConfigError(
-                f"check_invariants must be True or False, got {shown(self.check_invariants)}"
-            )
-        if not is_integer(self.seed):
-            raise InvalidConfigError(f"seed must be an integer, got {shown(self.seed)}")
-        if self.preemption_mode not in ("recompute", "swap"):
-            raise InvalidConfigError(
-                f"preemption_mode must be recompute or swap, got {shown(self.preemption_mode)}"
-            )
+        share = self.gpu_memory_utilization
+        self._check("gpu_memory_utilization", is_number(share) and 0 < share <= 1, "above 0 and at most 1")
+        backends = f"one of {', '.join(BACKENDS)}"
+        self._check("attention_backend", self.attention_backend in BACKENDS, backends)
+        self._check("check_invariants", isinstance(self.check_invariants, bool), "True or False")
+        self._check("seed", is_integer(self.seed), "an integer")
+        self._check("preemption_mode", self.preemption_mode in ("recompute", "swap"), "recompute or swap")
         if (self.preemption_mode == "swap") != (parse_bytes("swap_space", self.swap_space) > 0):
             raise InvalidConfigError(
                 f"preemption_mode='swap' and swap_space go together, such as swap_space='1GiB'; got "
                 f"preemption_mode={shown(self.preemption_mode)} and swap_space={shown(self.swap_space)}"
             )
 
+    def _check(self, name: str, is_allowed: bool, allowed: str) -> None:
+        if not is_allowed:
+            raise InvalidConfigError(f"{name} must be {allowed}, got {shown(getattr(self, name))}")
+
     def model_len(self, limit: int) -> int:
-        """`max_model_len`, or the model's own `limit`. Raises InvalidConfigError where it is beyond that."""
+        """Return `max_model_len`, or the model's own `limit`. Raises InvalidConfigError beyond that limit."""
         if self.max_model_len is not None and self.max_model_len > limit:
             raise InvalidConfigError(
                 f"max_model_len={shown(self.max_model_len)} is beyond the model's own limit of {limit}"
@@ -93,7 +85,7 @@ class EngineConfig:
 
 
 def parse_bytes(name: str, value: int | str) -> int:
-    """Bytes from an integer, or from a string of a number and a unit: "512MiB", "1.5 GB", "4096"."""
+    """Return the bytes of an integer, or of a string with a number and a unit: "512MiB", "1.5 GB", "4096"."""
     if is_integer(value) and value >= 0:
         return value
     if isinstance(value, str):
@@ -107,7 +99,7 @@ def parse_bytes(name: str, value: int | str) -> int:
 
 
 def size_of_text(name: str, text: str, max_prompt_bytes: float = math.inf) -> int:
-    """The bytes of a caller's text. Raises InvalidRequestError for too many and for no valid text."""
+    """Return the bytes of a caller's text. Raises InvalidRequestError for too many, and for invalid text."""
     try:
         num_bytes = len(text.encode())
     except UnicodeEncodeError as error:
@@ -127,7 +119,7 @@ def _check_positive(name: str, value: object, most: float = math.inf) -> None:
 
 
 def is_integer(value: object) -> TypeGuard[int]:
-    """Whether a value is an integer. To Python True and False are integers too: here they are none."""
+    """Whether a value is an integer, which True and False are not here."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 

@@ -27,15 +27,15 @@ class ModelNotFoundError(MinipagedError, FileNotFoundError):
 
 
 class ModelNotSupportedError(MinipagedError):
-    """The model is there but can't be run right: its attention or its checkpoint is of a kind not handled."""
+    """The engine can't run a model right: it doesn't handle this kind of attention or of checkpoint."""
 
 
 class DownloadError(MinipagedError):
-    """The default model could not be fetched, or what arrived is not what was expected."""
+    """The default model could not be fetched, or its file is not the expected one."""
 
 
 class BackendUnavailableError(MinipagedError, RuntimeError):
-    """The attention backend asked for can't run here: no such device, or a library is missing."""
+    """The requested attention backend can't run here: no such device, or a library is missing."""
 
 
 class EngineDeadError(MinipagedError, RuntimeError):
@@ -47,12 +47,12 @@ class EngineInUseError(MinipagedError, RuntimeError):
 
 
 class PolicyError(MinipagedError, RuntimeError):
-    """A scheduling policy raised, or its answer is none: a request dropped, repeated or made up."""
+    """A scheduling policy raised, or dropped, repeated or made up a request."""
 
 
 class BrokenPoolError(MinipagedError, RuntimeError):
-    """The books of the pool don't add up: a block is lost, or two that don't know of each other use it."""
+    """The counts of the pool are wrong: a block is lost, or two users don't know that they share it."""
 
 
 class LearnerError(MinipagedError):
-    """Code given with --use can't be loaded, isn't written yet, or does what no engine can live with."""
+    """Code given with --use can't be loaded, isn't written yet, or breaks a promise to the engine."""

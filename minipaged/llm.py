@@ -1,4 +1,4 @@
-"""The front door: load a model, hand in prompts, get text back."""
+"""`LLM`: load a model, hand in prompts, get text back."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .errors import EngineInUseError, InvalidRequestError
 from .models.chat_template import Message, is_conversation, render_chat
 from .models.facts import changed_parameters
 from .outputs import CacheStats, RequestOutput
-from .sampling_params import BeamSearchParams, SamplingParams
+from .sampling_params import BeamSearchParams, Params, SamplingParams
 
 if TYPE_CHECKING:
     from .engine.engine import LLMEngine
@@ -64,8 +64,8 @@ class LLM:
     ) -> list[RequestOutput]:
         """Generate for one prompt or many (texts, or lists of token ids), in the order given.
 
-        params: one for all, or one a prompt, which stand as given; without them the model's own, see
-        `get_default_sampling_params`. Raises InvalidRequestError before anything is generated.
+        params: one for all, or one per prompt; the model's own by default, see `get_default_sampling_params`.
+        Raises InvalidRequestError before anything is generated.
         """
         batch = _as_prompts(prompts)
         if params is None:
@@ -73,7 +73,7 @@ class LLM:
         return self._serve(batch, _as_params(params, len(batch)), use_tqdm)
 
     def get_default_sampling_params(self) -> SamplingParams:
-        """What the model's generation_config.json asks for; `dataclasses.replace` changes some of it."""
+        """Return the parameters of the model's generation_config.json. `dataclasses.replace` changes some."""
         return self.engine.loaded.default_params
 
     def chat(
@@ -91,10 +91,10 @@ class LLM:
         return self.generate(prompts, params, use_tqdm)
 
     def chat_token_ids(self, messages: Sequence[Message]) -> list[int]:
-        """A conversation as the model wants to read it, up to where its answer begins.
+        """Return a conversation in the model's chat template, up to the start of the model's answer.
 
-        Raises InvalidRequestError for messages that the template doesn't take, and ModelNotSupportedError
-        for a template that is broken or doesn't end.
+        Raises InvalidRequestError for messages that the template refuses, and ModelNotSupportedError for a
+        template that is broken or doesn't end.
         """
         text = render_chat(self.tokenizer, messages, self.engine.config.max_prompt_bytes)
         return self.engine.intake.tokenize_text(text, add_special_tokens=False)
@@ -102,7 +102,7 @@ class LLM:
     def beam_search(
         self, prompts: Prompt | Sequence[Prompt], params: BeamSearchParams, use_tqdm: bool = True
     ) -> list[RequestOutput]:
-        """The `beam_width` best outputs of each prompt, best first, as `generate(num_beams=...)` finds them.
+        """Return the `beam_width` best outputs of each prompt, best first, as `generate(num_beams=...)` does.
 
         Their tables share blocks, and are forked and pruned as the search goes on. Raises
         InvalidRequestError before anything is generated.
@@ -111,12 +111,10 @@ class LLM:
         return self._serve(batch, [params] * len(batch), use_tqdm)
 
     def stats(self) -> CacheStats:
-        """The pool now, and totals since the start."""
+        """Return the state of the pool now, and totals since the start."""
         return self.engine.stats()
 
-    def _serve(
-        self, prompts: list[Prompt], params: Sequence[SamplingParams | BeamSearchParams], use_tqdm: bool
-    ) -> list[RequestOutput]:
+    def _serve(self, prompts: list[Prompt], params: Sequence[Params], use_tqdm: bool) -> list[RequestOutput]:
         """Queue all prompts or none, run them, and return their outputs in order."""
         ids: list[str] = []
         with self._serving, self._all_or_none(ids):
@@ -125,8 +123,8 @@ class LLM:
             outputs = self._run(ids, use_tqdm)
         return [outputs[request_id] for request_id in ids]
 
-    def _add(self, ids: list[str], prompt: Prompt, params: SamplingParams | BeamSearchParams) -> None:
-        """Queue a request under an id that nobody uses, and note the id."""
+    def _add(self, ids: list[str], prompt: Prompt, params: Params) -> None:
+        """Queue a request under an unused id, and note the id."""
         while self.engine.knows(request_id := f"llm-{next(self._numbers)}"):
             continue
         ids.append(request_id)  # before it enters: an interrupt may come right after that
@@ -153,7 +151,7 @@ class LLM:
 
     @contextmanager
     def _all_or_none(self, ids: list[str]) -> Iterator[None]:
-        """When a call fails or is interrupted, none of its requests stays behind."""
+        """Forget all requests of a call that fails or is interrupted."""
         try:
             yield
         except BaseException:
@@ -177,7 +175,7 @@ def _load_engine(
 
 
 def _as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    """One prompt, or several, as a list; each of them is checked when its request is made."""
+    """Return one prompt, or several, as a list. Each is checked when its request is made."""
     if hasattr(prompts, "tolist"):  # an array or a tensor, of one prompt or of several
         prompts = prompts.tolist()
     if isinstance(prompts, (str, bytes, Mapping, Set)) or not isinstance(prompts, Iterable):
@@ -189,7 +187,7 @@ def _as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
 
 
 def _as_params(params: SamplingParams | Sequence[SamplingParams], num_prompts: int) -> list[SamplingParams]:
-    """One set of parameters per prompt."""
+    """Return one set of parameters per prompt."""
     if isinstance(params, SamplingParams):
         return [params] * num_prompts
     listed = list(params) if isinstance(params, Sequence) else [params]

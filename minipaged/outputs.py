@@ -1,4 +1,4 @@
-"""What a caller gets back: the text of a request, and the state of the pool."""
+"""The answers to a caller: the text of a request, and the state of the pool."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 @dataclass
 class CompletionOutput:
     """One output of a request. `finish_reason` is None while it is being generated, then one of
-    "stop" (an eos id, a stop token or a stop string), "length", "capacity" (the pool can't hold it any
-    longer), "abort" or "error"."""
+    "stop" (an eos id, a stop token or a stop string), "length", "capacity" (the output outgrew the pool),
+    "abort" or "error"."""
 
     index: int
     text: str
@@ -22,9 +22,9 @@ class CompletionOutput:
 
 @dataclass
 class RequestOutput:
-    """A request and what has been generated for it so far.
+    """A request and its output so far.
 
-    Of `n` outputs there is one until the prompt is computed; it is what an abort before that leaves.
+    A request with `n` outputs has one until its prompt is computed, also if it is aborted before that.
     """
 
     request_id: str

@@ -1,7 +1,7 @@
-"""What a caller may ask of a request: how its tokens are drawn, and when it ends.
+"""The parameters of a request: how its tokens are drawn, and when it ends.
 
-Everything is checked here, once, so that the engine and the sampler can trust what they get. The names are
-vLLM's. Page: docs/concepts/parallel_sampling.md.
+Every value is checked here, once, so that the engine and the sampler can trust it. The names are vLLM's.
+Page: docs/concepts/parallel_sampling.md.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class SamplingParams:
     frequency_penalty: float = 0.0
     max_tokens: int = 16
     min_tokens: int = 0
-    stop: Any = None  # several types go in and one comes out, which no plain annotation can say
+    stop: Any = None  # takes several types and holds one, which no plain annotation can say
     stop_token_ids: Any = None
     ignore_eos: bool = False
     seed: int | None = None
@@ -125,6 +125,9 @@ class BeamSearchParams:
         _replace(self, "priority", _integer, "an integer")
 
 
+Params = SamplingParams | BeamSearchParams
+
+
 def _replace(
     params: object,
     name: str,
@@ -132,7 +135,7 @@ def _replace(
     allowed: str,
     is_allowed: Callable[[Any], bool] = lambda value: True,
 ) -> None:
-    """Put the plain Python value of an argument in its place, or say what would have been allowed."""
+    """Replace an argument by its plain Python value, or raise an error that says what is allowed."""
     given = getattr(params, name)
     try:
         value = read(given)
@@ -145,7 +148,7 @@ def _replace(
 
 
 def shown(value: Any) -> str:
-    """A caller's value for a message: one line, shortened where it is long."""
+    """Return a caller's value for a message: one line, shortened if it is long."""
     try:
         return " ".join(reprlib.repr(value).split())
     except ValueError:  # Python writes out no integer of more than 4,300 digits
@@ -201,7 +204,7 @@ def _token_ids(given: Any) -> tuple[int, ...]:
 
 
 def _items(given: Any) -> tuple[Any, ...]:
-    """The items of a list or tuple, none for None; other iterables are more likely to be a mistake."""
+    """Return the items of a list or tuple, none for None. Another iterable is more likely a mistake."""
     if given is None:
         return ()
     if not isinstance(given, list | tuple):

@@ -157,6 +157,6 @@ class _Apart:
                 check=False,
             )
             if process.returncode:
-                said = process.stderr.strip().splitlines() or [f"exit code {process.returncode}"]
-                raise MinipagedError(f"{report.TITLES[system]} failed: {said[-1]}")
+                lines = process.stderr.strip().splitlines() or [f"exit code {process.returncode}"]
+                raise MinipagedError(f"{report.TITLES[system]} failed: {lines[-1]}")
             return json.loads(result.read_text())

@@ -48,10 +48,8 @@ def print_results(console: DataConsole, results: dict[str, Any]) -> None:
 
 
 def _systems_table(results: dict[str, Any]) -> Table:
-    table = empty_table("One run: same requests, same threads")
-    table.add_column("system", no_wrap=True)
-    for name in ("tokens/s", "seconds", "× HF", "peak\nMiB", "KV\nMiB", "KV\nwaste", "same"):
-        table.add_column(name, justify="right")
+    columns = ("tokens/s", "seconds", "× HF", "peak\nMiB", "KV\nMiB", "KV\nwaste", "same")
+    table = empty_table("One run: same requests, same threads", columns, label="system")
     for name, figures in results["systems"].items():
         compared = results["same_tokens_as_hf_1"].get(name)
         table.add_row(
@@ -112,10 +110,8 @@ def _print_agreement(console: DataConsole, results: dict[str, Any], most: int = 
 
 
 def _step_table(profile: dict[str, Any]) -> Table:
-    table = empty_table("Where minipaged's time goes (a run of its own, with stopwatches)")
-    table.add_column("part of a step", no_wrap=True)
-    for name in ("seconds", "ms/step", "share"):
-        table.add_column(name, justify="right")
+    title = "Where minipaged's time goes (a run of its own, with stopwatches)"
+    table = empty_table(title, ("seconds", "ms/step", "share"), label="part of a step")
     total = profile["step_seconds"]
     for name, seconds in profile["parts"].items():
         table.add_row(

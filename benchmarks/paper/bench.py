@@ -1,6 +1,6 @@
 """`minipaged bench paper`: each result of the paper's evaluation, theirs beside ours.
 
-What a small model can show is measured here and first, while nothing else runs; what needs A100s is then
+The results of a small model are measured here, and first, while nothing else runs. Those of A100s are then
 simulated, several runs at a time.
 Page: docs/paper.md.
 """
@@ -27,7 +27,6 @@ from minipaged.terminal.console import DataConsole
 from minipaged.terminal.results import empty_table, output_file, write_results
 
 from ..shared.report import add_output_argument, head
-from . import measured, simulated
 from .beams import record_parents
 from .figure import Figure
 from .runs import TARGET, WIDTHS
@@ -40,7 +39,7 @@ FIGURES = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Which figures, and what they take."""
+    """Add the options that choose the figures and their size."""
     parser.add_argument("--figures", default="all", metavar="NAMES", help="such as 2,12,claims")
     parser.add_argument("--update", action="store_true", help="keep the other figures of the output file")
     parser.add_argument("--minutes", type=float, default=10, metavar="M", help="of each simulated trace")
@@ -52,25 +51,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
-    """Measure what `args.figures` asks for, print it, write it as JSON, and return it."""
+    """Make the figures of `args.figures`, print them, write them as JSON, and return them."""
     output = output_file(args.output)
     plot = plot_file(args.plot)
-    wanted = _wanted(args.figures)
+    requested = _requested(args.figures)
     if not 0 < args.minutes < math.inf:
         raise InvalidConfigError(f"minutes must be above 0 and finite, got {args.minutes}")
     for name, least in (("num_requests", 2), ("processes", 1)):
         if getattr(args, name) < least:
             raise InvalidConfigError(f"{name} must be at least {least}, got {getattr(args, name)}")
-    if plot is not None and "12" not in wanted:
+    if plot is not None and "12" not in requested:
         raise InvalidConfigError("plot draws the rates of figure 12, which figures leaves out")
     console = DataConsole()
     settings = {"minutes": args.minutes, "num_requests": args.num_requests, "model": args.model}
     results = head(settings)
-    kept = _kept(output, wanted) if args.update else []
+    kept = _kept(output, requested) if args.update else []
     figures: list[dict[str, Any]] = []
     with processes(args.processes, load_benchmarks) as pool:
         for name, make in _makers(args, pool):
-            if name in wanted:
+            if name in requested:
                 start = time.perf_counter()
                 with console.status(f"{name} ..."):
                     made = make()
@@ -83,28 +82,32 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     results["figures"] = sorted(kept + figures, key=lambda figure: FIGURES.index(figure["name"]))
     write_results(console, output, results)
     if plot is not None:
-        draw_rates(plot, {each["title"]: each["curves"] for each in figures if each["curves"]}, TARGET)
+        draw_rates(
+            plot, {figure["title"]: figure["curves"] for figure in figures if figure["curves"]}, TARGET
+        )
     return results
 
 
-def _kept(output: Path, wanted: set[str]) -> list[dict[str, Any]]:
-    """The figures of an earlier run that this one doesn't measure again."""
+def _kept(output: Path, requested: set[str]) -> list[dict[str, Any]]:
+    """Return the figures of an earlier run that this one doesn't make again."""
     try:
         figures = json.loads(output.read_text(encoding="utf-8"))["figures"]
-        return [figure for figure in figures if figure["name"] not in wanted]
+        return [figure for figure in figures if figure["name"] not in requested]
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise InvalidConfigError(f"output={str(output)!r} holds no figures to keep: {error!r}") from None
 
 
-def _wanted(names: str) -> set[str]:
-    wanted = set(FIGURES) if names == "all" else {name.strip() for name in names.split(",")}
-    if unknown := wanted - set(FIGURES):
+def _requested(names: str) -> set[str]:
+    requested = set(FIGURES) if names == "all" else {name.strip() for name in names.split(",")}
+    if unknown := requested - set(FIGURES):
         raise InvalidConfigError(f"figures={sorted(unknown)[0]!r} is none of all, {', '.join(FIGURES)}")
-    return wanted
+    return requested
 
 
 def _makers(args: argparse.Namespace, pool: Map) -> list[tuple[str, Callable[[], Figure | list[Figure]]]]:
-    """What makes each figure, in the order in which they are made."""
+    """Return the function that makes each figure, in the order in which they are made."""
+    from . import measured, simulated  # not before a bench runs: its help must not wait for torch
+
     times: dict[int, float] = {}
 
     def kernel() -> list[Figure]:

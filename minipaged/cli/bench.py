@@ -1,4 +1,4 @@
-"""`minipaged bench`: run what measures. It lies in `benchmarks/` of a clone and is not installed."""
+"""`minipaged bench`: run the benches in `benchmarks/` of a clone, which are not installed."""
 
 from __future__ import annotations
 

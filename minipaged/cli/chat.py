@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -11,13 +10,10 @@ from typer import Option
 
 from ..errors import InvalidRequestError, ModelNotSupportedError
 from ..llm import LLM, Message
-from ..outputs import RequestOutput
-from ..sampling_params import BeamSearchParams, SamplingParams
+from ..sampling_params import Params
 from ..terminal import say
 from ..terminal.console import DataConsole, plain_console
 from .options import EngineOptions, SamplingOptions, check_texts
-
-Params = SamplingParams | BeamSearchParams
 
 
 @dataclass(frozen=True)
@@ -37,8 +33,7 @@ class ChatSampling(SamplingOptions):
 def chat(talk: Talk, engine: EngineOptions, sampling: ChatSampling) -> int:
     """Talk until end of input. The conversation so far stays in the cache between turns.
 
-    A turn that is refused is told in one line and leaves no trace in the conversation. Returns the exit code:
-    2 where that happened.
+    A refused turn prints one line and leaves no trace in the conversation. The exit code is then 2.
     """
     params = sampling.params()
     check_texts(system=[talk.system or ""], stop=sampling.stop)
@@ -56,35 +51,30 @@ def _converse(llm: LLM, system: str | None, params: Params) -> int:
     while True:
         console.write(("you>", "bold cyan"), " ", end="")
         try:
-            said = input().strip()
+            text = input().strip()
         except EOFError:
-            said = ""
-        if said in ("", "/exit"):
+            text = ""
+        if text in ("", "/exit"):
             return exit_code
-        asked: list[Message] = [*messages, {"role": "user", "content": said}]
+        turn: list[Message] = [*messages, {"role": "user", "content": text}]
         try:
-            answer = _answer(console, llm, llm.chat_token_ids(asked), params)
+            answer = _answer(console, llm, llm.chat_token_ids(turn), params)
         except (InvalidRequestError, ModelNotSupportedError) as error:
             say(f"minipaged: error: {error}", sys.stderr)
             exit_code = 2
             continue
-        messages = [*asked, {"role": "assistant", "content": answer}]
+        messages = [*turn, {"role": "assistant", "content": answer}]
 
 
 def _answer(console: DataConsole, llm: LLM, token_ids: list[int], params: Params) -> str:
     """Print an answer as it grows, and return it."""
     answer = ""
-    for output in _stream(llm, token_ids, params):
-        text = output.outputs[0].text
-        console.write(text[len(answer) :], end="")
-        answer = text
+    llm.engine.add_request("chat", token_ids, params)
+    while llm.engine.has_unfinished_requests():
+        for output in llm.engine.step():
+            text = output.outputs[0].text
+            console.write(text[len(answer) :], end="")
+            answer = text
     facts = f"{output.num_cached_tokens} of {len(output.prompt_token_ids)} prompt tokens came from the cache"
     console.write((f"\n{facts}", "dim"))
     return answer
-
-
-def _stream(llm: LLM, token_ids: list[int], params: Params) -> Iterator[RequestOutput]:
-    """One request's output as it grows."""
-    llm.engine.add_request("chat", token_ids, params)
-    while llm.engine.has_unfinished_requests():
-        yield from llm.engine.step()

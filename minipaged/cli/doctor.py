@@ -1,7 +1,7 @@
-"""`minipaged doctor`: what this machine can run, found out by running it.
+"""`minipaged doctor`: run everything once, to see what this machine can run.
 
-Every attention backend attends over a few scattered blocks and is compared with dense attention in float64;
-writing K and V and copying blocks are tried as well. What fails is told in one line, never as a traceback.
+Every attention backend attends over a few scattered blocks and is compared with dense attention in float64.
+Writing K and V and copying blocks are tried as well. A failure takes one line, never a traceback.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -23,7 +24,7 @@ PACKAGES = ("torch", "transformers", "triton", "numba", "numba-cuda", "numpy")
 
 
 class Finding(NamedTuple):
-    """One line of the report. `ok` is None for what is neither good nor bad."""
+    """One line of the report. `ok` is None for a fact, which is neither good nor bad."""
 
     what: str
     ok: bool | None
@@ -51,34 +52,30 @@ def doctor() -> None:
 
 
 def installed_versions() -> dict[str, str | None]:
-    """The version of each package that the engine is built on; None for what is not installed."""
-    found: dict[str, str | None] = {}
+    """Return the version of each package that the engine is built on; None if it is not installed."""
+    versions: dict[str, str | None] = dict.fromkeys(PACKAGES)
     for name in PACKAGES:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            found[name] = None
-    return found
+        with suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
+    return versions
 
 
 def facts() -> list[Finding]:
-    """What the machine has: versions, devices, threads, and the default model."""
+    """Return what the machine has: versions, devices, threads, and the default model."""
     system = f"{platform.system()} {platform.machine()}"
-    found = [Finding("Python", None, f"{platform.python_version()} on {system}")]
-    for name, version in installed_versions().items():
-        found.append(Finding(name, None, version or _why_missing(name)))
-    asked: tuple[tuple[str, Callable[[], str]], ...] = (
-        ("GPU", _gpu),
-        ("Triton", _triton),
-        ("Numba CUDA", _numba_cuda),
-        ("threads", _threads),
-        ("default model", _default_model),
-    )
-    return found + [_ask(what, ask) for what, ask in asked]
+    return [
+        Finding("Python", None, f"{platform.python_version()} on {system}"),
+        *(Finding(name, None, text or _why_missing(name)) for name, text in installed_versions().items()),
+        _ask("GPU", _gpu),
+        _ask("Triton", _triton),
+        _ask("Numba CUDA", _numba_cuda),
+        _ask("threads", _threads),
+        _ask("default model", _default_model),
+    ]
 
 
 def checks() -> list[tuple[Finding, bool]]:
-    """Try everything once; with each finding, whether the engine depends on it here."""
+    """Try everything once. Return each finding, and whether the engine depends on it here."""
     problem = _import_problem("torch")
     if problem is not None:
         return [(Finding("torch", False, problem), True)]
@@ -89,13 +86,13 @@ def checks() -> list[tuple[Finding, bool]]:
     cpu = torch.device("cpu")
     best = torch.device("cuda") if torch.cuda.is_available() else cpu
     chosen = "numba" if best == cpu else "triton"
-    found = [(_try("engine", _import_engine), True)]
+    findings = [(_try("engine", _import_engine), True)]
     for name in BACKENDS[1:]:
         check = partial(check_attention, name, best if name == "triton" else cpu)
-        found.append((_try(f"attention, {name}", check), name == chosen))
-    found.append((_try("write_kv", partial(check_write_kv, best)), True))
-    found.append((_try("copy_blocks", partial(check_copy_blocks, best)), True))
-    return found
+        findings.append((_try(f"attention, {name}", check), name == chosen))
+    findings.append((_try("write_kv", partial(check_write_kv, best)), True))
+    findings.append((_try("copy_blocks", partial(check_copy_blocks, best)), True))
+    return findings
 
 
 # ---------------------------------------------------------------------- facts
@@ -116,13 +113,12 @@ def _gpu() -> str:
 
 
 def _triton() -> str:
-    if os.environ.get("TRITON_INTERPRET") == "1":
-        problem = _import_problem("triton")
-        return "interpreted (slow: for tests and lessons)" if problem is None else f"not available: {problem}"
-    if _gpu() == "none":
+    is_interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+    if not is_interpreted and _gpu() == "none":
         return "not available: there is no GPU, and TRITON_INTERPRET=1 is not set"
-    problem = _import_problem("triton")
-    return "compiled" if problem is None else f"not available: {problem}"
+    if problem := _import_problem("triton"):
+        return f"not available: {problem}"
+    return "interpreted (slow: for tests and lessons)" if is_interpreted else "compiled"
 
 
 def _numba_cuda() -> str:
@@ -159,7 +155,7 @@ def _import_engine() -> str:
     return f"{llm.LLM.__name__} and all that it needs can be imported"
 
 
-# ---------------------------------------------------------------------- asking without failing
+# ---------------------------------------------------------------------- checks that never raise
 
 
 def _ask(what: str, ask: Callable[[], str]) -> Finding:
@@ -177,7 +173,7 @@ def _try(what: str, check: Callable[[], str]) -> Finding:
 
 
 def _import_problem(name: str) -> str | None:
-    """Why a module can't be imported, or None. A broken installation may raise anything."""
+    """Return why a module can't be imported, or None. A broken installation may raise anything."""
     try:
         importlib.import_module(name)
     except Exception as error:

@@ -1,7 +1,7 @@
-"""What `minipaged doctor` tries: attention over scattered blocks, writing K and V, copying blocks.
+"""The checks of `minipaged doctor`: attention over scattered blocks, writing K and V, copying blocks.
 
-Attention is compared with dense attention in float64; what only moves data must be right to the bit. Each
-check returns a line of figures, or raises what went wrong.
+Attention is compared with dense attention in float64. Moved data must be right to the bit. A check returns a
+line of figures, or raises an error that says what is wrong.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from ..engine.backends import AttentionBackend, get_backend
 TOLERANCE = 1e-5  # of float32 attention over values of about 1
 
 BLOCK_SIZE, NUM_HEADS, NUM_KV_HEADS, HEAD_DIM = 16, 4, 2, 32
-CONTEXT_LENGTHS = (1, 16, 37)  # less than a block, exactly one, and two with a rest
+CONTEXT_LENGTHS = (1, 16, 37)  # a part of a block, one block, and two blocks with a part of a third
 QUERY_LENGTHS = (1, 5, 37)  # for prefill: one token, the end of a prompt, a whole one
 BLOCK_TABLES = ((5, 0, 0), (2, 0, 0), (7, 1, 4))
 
 
 def check_attention(name: str, device: torch.device) -> str:
-    """Run the decode and the prefill of a backend, twice, and tell the largest error and the time."""
+    """Run the decode and the prefill of a backend twice, and return the largest error and the times."""
     backend = get_backend(name, device)
     start = time.perf_counter()
     attention_error(backend, device)
@@ -34,7 +34,7 @@ def check_attention(name: str, device: torch.device) -> str:
 
 
 def attention_error(backend: AttentionBackend, device: torch.device) -> float:
-    """The largest difference from dense float64 attention, over a decode and a prefill batch."""
+    """Return the largest difference from dense float64 attention, over a decode and a prefill batch."""
     case = Case()
     cache = case.key_cache.to(device), case.value_cache.to(device)
     tables = torch.tensor(BLOCK_TABLES, dtype=torch.int32, device=device)
@@ -52,7 +52,7 @@ def attention_error(backend: AttentionBackend, device: torch.device) -> float:
 
 
 class Case:
-    """Three sequences whose blocks lie scattered in a pool that is NaN wherever no token is."""
+    """Three sequences whose blocks lie scattered in a pool. Slots without a token hold NaN."""
 
     def __init__(self) -> None:
         generator = torch.Generator().manual_seed(0)
@@ -69,7 +69,7 @@ class Case:
         self.key_cache, self.value_cache = pool[:, 0], pool[:, 1]
 
     def dense(self) -> torch.Tensor:
-        """softmax(Q K^T / sqrt(head_dim)) V in float64, each query over the positions up to its own."""
+        """Return softmax(Q K^T / sqrt(head_dim)) V in float64. A query attends to positions up to its own."""
         rows = []
         group = NUM_HEADS // NUM_KV_HEADS
         for i, (length, count) in enumerate(zip(CONTEXT_LENGTHS, QUERY_LENGTHS, strict=True)):
@@ -85,7 +85,7 @@ class Case:
 
 
 def check_write_kv(device: torch.device) -> str:
-    """Write three tokens, one of which is to be skipped."""
+    """Write three tokens, and skip one of them, whose slot is -1."""
     from ..kernels.block_table import write_kv
 
     pool = torch.zeros(3, 2, BLOCK_SIZE, NUM_KV_HEADS, HEAD_DIM, device=device)

@@ -1,4 +1,4 @@
-"""`minipaged generate`: answers to one or more prompts, and what the blocks did meanwhile."""
+"""`minipaged generate`: answer one or more prompts, and show what the blocks did meanwhile."""
 
 from __future__ import annotations
 
@@ -14,15 +14,13 @@ from typer import Argument, Option
 from ..errors import InvalidRequestError
 from ..llm import LLM, Message
 from ..outputs import RequestOutput
-from ..sampling_params import BeamSearchParams, SamplingParams
+from ..sampling_params import Params
 from ..terminal.console import DataConsole, plain_console
 from ..terminal.results import output_file, unwritable
 from ..view.page import write_page
 from ..view.terminal_view import draw_blocks, print_summary
 from ..view.trace import Trace
 from .options import EngineOptions, SamplingOptions, check_texts
-
-Params = SamplingParams | BeamSearchParams
 
 
 @dataclass(frozen=True)
@@ -55,7 +53,7 @@ def generate(task: Task, engine: EngineOptions, sampling: SamplingOptions) -> No
 
 
 def _answer(llm: LLM, task: Task, params: Params) -> str:
-    """Generate and print all that was asked for. Return the trace, where it was."""
+    """Generate and print the answers. Return the trace, or "" if no option needs it."""
     prompts = [_token_ids(llm, prompt, task) for prompt in task.prompts]
     names = [_name(i) for i in range(len(prompts))]
     lines, console = StringIO(), plain_console()
@@ -74,7 +72,7 @@ def _answer(llm: LLM, task: Task, params: Params) -> str:
 
 
 def _write_trace(lines: str, path: Path, title: str) -> None:
-    """Write a trace, or where the name ends in .html a page of it. Raises InvalidConfigError."""
+    """Write a trace, or a page of it if the name ends in .html. Raises InvalidConfigError."""
     try:
         if path.suffix == ".html":
             write_page(lines, path, title)
@@ -85,10 +83,9 @@ def _write_trace(lines: str, path: Path, title: str) -> None:
 
 
 def _print_answer(console: DataConsole, name: str, prompt: str, output: RequestOutput) -> None:
-    """A prompt, where its tokens came from, and each text that answers it."""
-    facts = (
-        f"{len(output.prompt_token_ids)} prompt tokens, {output.num_cached_tokens} of them found in the cache"
-    )
+    """Print a prompt, how many of its tokens were cached, and each text that answers it."""
+    num_tokens = len(output.prompt_token_ids)
+    facts = f"{num_tokens} prompt tokens, {output.num_cached_tokens} of them found in the cache"
     console.write("\n", (name, "bold"), f"  {prompt}  ", (facts, "dim"))
     for completion in output.outputs:
         score = "" if completion.score is None else f", score {completion.score:.3f}"
@@ -98,7 +95,7 @@ def _print_answer(console: DataConsole, name: str, prompt: str, output: RequestO
 
 
 def _token_ids(llm: LLM, prompt: str, task: Task) -> str | list[int]:
-    """The prompt as it is, or as a user's message in the model's chat template."""
+    """Return the prompt as it is, or as a user's message in the model's chat template."""
     if not task.chat and task.system is None:
         return prompt
     system: list[Message] = [{"role": "system", "content": task.system}] if task.system else []
@@ -108,21 +105,19 @@ def _token_ids(llm: LLM, prompt: str, task: Task) -> str | list[int]:
 def _serve(llm: LLM, prompts: dict[str, str | list[int]], params: Params) -> dict[str, RequestOutput]:
     """Generate for all prompts at once.
 
-    The first one is a step ahead: blocks can be shared once their K and V are written, so the others find
-    the prefix that they have in common with it.
+    The first one is a step ahead. Its blocks can be shared once their K and V are written, so the others
+    find the prefix that they have in common with it.
     """
     outputs: dict[str, RequestOutput] = {}
-    names = list(prompts)
-    llm.engine.add_request(names[0], prompts[names[0]], params)
-    for name in names[1:]:
-        if name == names[1]:
+    for number, (name, prompt) in enumerate(prompts.items()):
+        if number == 1:
             outputs |= {output.request_id: output for output in llm.engine.step()}
-        llm.engine.add_request(name, prompts[name], params)
+        llm.engine.add_request(name, prompt, params)
     while llm.engine.has_unfinished_requests():
         outputs |= {output.request_id: output for output in llm.engine.step()}
     return outputs
 
 
 def _name(index: int) -> str:
-    """A, B, ..., Z, then A1, B1, ..."""
+    """Return A, B, ..., Z, then A1, B1, ..."""
     return chr(ord("A") + index % 26) + (str(index // 26) if index >= 26 else "")

@@ -1,7 +1,7 @@
-"""What this machine has, found out without loading torch.
+"""Look for a GPU without loading torch.
 
 Triton and Numba read their interpreter switches when they are first imported, and importing transformers
-imports triton. So a process that wants them (tests, lessons, the command line) must choose first thing.
+imports triton. So a process of ours (tests, lessons, the command line) must set the switches before that.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 def has_gpu() -> bool:
-    """True where a CUDA or ROCm device is to be found."""
+    """Whether there is a CUDA or ROCm device."""
     if Path("/dev/kfd").exists() or any(Path("/proc/driver/nvidia/gpus").glob("*")):
         return True
     if shutil.which("nvidia-smi") is None:
@@ -23,7 +23,7 @@ def has_gpu() -> bool:
 
 
 def interpret_kernels_without_gpu() -> None:
-    """Where there is no GPU, let Triton interpret and Numba simulate. An explicit setting is respected."""
+    """Without a GPU, let Triton interpret and Numba simulate. An explicit setting is respected."""
     if not has_gpu():
         os.environ.setdefault("TRITON_INTERPRET", "1")
         os.environ.setdefault("NUMBA_ENABLE_CUDASIM", "1")

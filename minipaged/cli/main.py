@@ -1,7 +1,7 @@
 """The command line: generate, chat, simulate, the benches of a clone, the lessons and doctor.
 
-Where there is no GPU it lets Triton interpret and Numba simulate, before anything imports them. Every error
-of ours is one line on standard error and exit code 2.
+Without a GPU it lets Triton interpret and Numba simulate, before anything imports them. Every error of ours
+is one line on standard error and exit code 2.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .machine import interpret_kernels_without_gpu
 
 
 class Command(NamedTuple):
-    """Where a command is, and what the list of commands says of it."""
+    """The module of a command, and its line in the list of commands."""
 
     module: str  # which has a function of the command's name, or a Typer app where there are subcommands
     text: str
@@ -45,11 +45,11 @@ class LazyGroup(TyperGroup):
     """Imports a command's module when the command is called, and none for the list of commands."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """The names, in the order of the table."""
+        """Return the names in the order of the table."""
         return list(COMMANDS)
 
     def get_command(self, ctx: Any, name: str) -> Any:
-        """The command of that name, or None."""
+        """Return the command of that name, or None."""
         if name not in COMMANDS:
             return None
         from .options import app_for
@@ -65,9 +65,9 @@ class LazyGroup(TyperGroup):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
 
-def print_version(wanted: bool) -> None:
-    """Print the version and end, where that is wanted."""
-    if wanted:
+def print_version(is_requested: bool) -> None:
+    """Print the version and end, if --version is given."""
+    if is_requested:
         say(f"minipaged {__version__}")
         raise typer.Exit
 
@@ -83,16 +83,16 @@ def options(
         bool, typer.Option("--version", callback=print_version, is_eager=True, help="show the version")
     ] = False,
 ) -> None:
-    """What stands before the name of a command."""
+    """Take the options before the name of a command."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0, 2 for bad input, 130 interrupted, 141 cut off."""
     prepare_streams()
     group = typer.main.get_command(app)
-    given = sys.argv[1:] if arguments is None else arguments
+    words = sys.argv[1:] if arguments is None else arguments
     try:
-        with group.make_context("minipaged", list(given)) as context:
+        with group.make_context("minipaged", list(words)) as context:
             interpret_kernels_without_gpu()
             code = group.invoke(context) or 0
         sys.stdout.flush()  # a disk that is full may only tell now
@@ -103,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _refuse(_message(error))
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # whoever read our output has seen enough, as `head` has
+    except BrokenPipeError:  # the reader of our output has ended, as `head` does
         _discard_output()
         return 141
     except (OSError, MemoryError) as error:  # the output can't be written, for one
@@ -120,7 +120,7 @@ def _refuse(message: str) -> int:
 
 
 def _message(error: Exception) -> str:
-    """What is wrong, with the value that was given: Typer names the option alone."""
+    """Return what is wrong, with the given value: Typer names the option alone."""
     if not isinstance(error, typer.TyperException):
         return str(error)
     message = error.format_message()
@@ -130,6 +130,6 @@ def _message(error: Exception) -> str:
 
 
 def _discard_output() -> None:
-    """Let nothing that is still buffered fail once more when the process ends."""
-    with suppress(OSError, ValueError):  # it is no file
+    """Drop what is still buffered, so that it can't fail once more when the process ends."""
+    with suppress(OSError, ValueError):  # standard output is no file
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

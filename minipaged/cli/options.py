@@ -1,7 +1,7 @@
-"""The options that commands share, each group a dataclass; and how a group becomes options of a command.
+"""The options that commands share, one dataclass per group, and how a group becomes options of a command.
 
-A command is a function that takes such groups. The fields of a group are declared as Typer's parameters are:
-a type, a help text and a default.
+A command is a function that takes such groups. A field of a group is declared like a parameter of Typer: a
+type, a help text and a default.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class GroupedCommand(TyperCommand):
 
 
 def app_for(command: Callable[..., int | None] | typer.Typer) -> typer.Typer:
-    """The app of a command that takes groups of options. An app stays as it is."""
+    """Return the app of a command that takes groups of options. An app stays as it is."""
     if isinstance(command, typer.Typer):
         return command
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -52,23 +52,20 @@ def app_for(command: Callable[..., int | None] | typer.Typer) -> typer.Typer:
 
 
 def _ungrouped(command: Callable[..., int | None]) -> Callable[..., int | None]:
-    """`command` as a function of all fields of the groups that it takes, which Typer can read."""
-    groups = {name: kind for name, kind in get_type_hints(command).items() if name != "return"}
+    """Return `command` as a function of all fields of the groups that it takes, which Typer can read."""
+    groups = [group for name, group in get_type_hints(command).items() if name != "return"]
 
     def run(**values: Any) -> int | None:
-        taken = {
-            name: kind(**{field.name: values[field.name] for field in fields(kind)})
-            for name, kind in groups.items()
-        }
-        return command(**taken)
+        filled = (group(**{field.name: values[field.name] for field in fields(group)}) for group in groups)
+        return command(*filled)
 
-    parameters = [parameter for kind in groups.values() for parameter in _parameters(kind)]
+    parameters = [parameter for group in groups for parameter in _parameters(group)]
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return run
 
 
 def _parameters(group: Any) -> Iterator[inspect.Parameter]:
-    """A parameter for each field of a group, under the first line of the group's docstring."""
+    """Yield a parameter per field of a group, under the first line of the group's docstring."""
     hints = get_type_hints(group, include_extras=True)
     for field in fields(group):
         kind, info = hints[field.name].__origin__, copy(hints[field.name].__metadata__[0])
@@ -103,7 +100,7 @@ class EngineOptions:
 
     @contextmanager
     def engine(self) -> Iterator[LLM]:
-        """Load the model, and a learner's parts where --use names them: their mistakes are told as such."""
+        """Load the model, and a learner's parts if --use names them. Their mistakes become LearnerErrors."""
         if not self.use:
             yield make_llm(self)
             return
@@ -116,9 +113,9 @@ class EngineOptions:
 
 
 def make_llm(options: EngineOptions, learner: Learner | None = None) -> LLM:
-    """The engine that the command line asks for. Loads torch and the model.
+    """Load torch and the model, and return the engine that the options describe.
 
-    learner: whose parts serve, with every check on.
+    learner: serve with this learner's parts, with every check on.
     """
     from ..llm import LLM
 
@@ -149,7 +146,7 @@ class SamplingOptions:
     sampling_seed: Annotated[int | None, Option(help="seed of the first answer")] = None
 
     def params(self, n: int = 1, beam_width: int | None = None) -> SamplingParams | BeamSearchParams:
-        """What is asked of the sampler, or of a beam search."""
+        """Return the parameters of the sampler, or of a beam search."""
         from ..sampling_params import BeamSearchParams, SamplingParams
 
         if beam_width is None:
@@ -164,8 +161,8 @@ class SamplingOptions:
         return BeamSearchParams(beam_width=beam_width, max_tokens=self.max_tokens, ignore_eos=self.ignore_eos)
 
 
-def check_texts(**given: list[str] | None) -> None:
-    """Refuse texts from the command line whose bytes are no text, before a model is loaded."""
-    for name, texts in given.items():
+def check_texts(**texts_by_name: list[str] | None) -> None:
+    """Refuse texts from the command line whose bytes are no valid text, before a model is loaded."""
+    for name, texts in texts_by_name.items():
         for text in texts or []:
             size_of_text(name, text)

@@ -1,12 +1,13 @@
-"""A learner's allocator and copy-on-write, each of whose answers is looked at before the engine gets it.
+"""A learner's allocator and copy-on-write, with a check of each result before the engine gets it.
 
-The pool's own check comes once or twice a step and says that something is wrong; this says which call did it.
+The pool's own check runs once or twice per step and says that something is wrong. This one names the call.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, MutableSequence
+from collections.abc import Callable, Iterable, Iterator, MutableSequence
+from contextlib import contextmanager
 from typing import Any
 
 from ..errors import LearnerError
@@ -15,35 +16,35 @@ from .checks import show
 
 
 def checked_allocator(own: type, file: str) -> type[BlockAllocator]:
-    """The learner's allocator, what it returns looked at."""
+    """Return the learner's allocator with a check of each result."""
 
     class Checked(own):  # type: ignore[misc, valid-type]
         def allocate(self, num_blocks: int = 1) -> list[int]:
             num_free = self.num_free
-            asked = f"{file}: allocate({num_blocks}) with {num_free} free blocks"
+            call = f"{file}: allocate({num_blocks}) with {num_free} free blocks"
             try:
                 blocks = super().allocate(num_blocks)
             except OutOfBlocksError:
                 if num_blocks <= num_free:
-                    raise LearnerError(f"{asked} raised OutOfBlocksError") from None
+                    raise LearnerError(f"{call} raised OutOfBlocksError") from None
                 raise
-            _check_blocks(f"{asked} returned {show(blocks)}", blocks, num_blocks, self)
+            _check_blocks(f"{call} returned {show(blocks)}", blocks, num_blocks, self)
             return blocks
 
         def share(self, blocks: Iterable[int]) -> None:
             blocks = list(blocks)
-            before = {block: self.reference_count(block) for block in blocks}
-            super().share(blocks)
-            _check_counts(f"{file}: share({show(blocks)})", self, before, Counter(blocks))
+            with _checked_counts(f"{file}: share({show(blocks)})", self, blocks, +1):
+                super().share(blocks)
 
         def free(self, blocks: Iterable[int]) -> list[int]:
             blocks = list(blocks)
-            before = {block: self.reference_count(block) for block in blocks}
-            unused = super().free(blocks)
-            called = f"{file}: free({show(blocks)})"
-            if not isinstance(unused, list):
-                raise LearnerError(f"{called} returned {show(unused)}: a list of the blocks nobody uses now")
-            _check_counts(called, self, before, {block: -times for block, times in Counter(blocks).items()})
+            call = f"{file}: free({show(blocks)})"
+            with _checked_counts(call, self, blocks, -1):
+                unused = super().free(blocks)
+                if not isinstance(unused, list):
+                    raise LearnerError(
+                        f"{call} returned {show(unused)}: a list of the blocks nobody uses now"
+                    )
             return unused
 
     Checked.__name__ = Checked.__qualname__ = own.__name__
@@ -51,7 +52,7 @@ def checked_allocator(own: type, file: str) -> type[BlockAllocator]:
 
 
 def _check_blocks(returned: str, blocks: Any, num_blocks: int, allocator: Any) -> None:
-    """What `allocate` returns must be a list of as many blocks as asked for, of this pool, each used once."""
+    """Check the result of `allocate`: a list of `num_blocks` different blocks, with one user per block."""
     if not isinstance(blocks, list):
         raise LearnerError(f"{returned}: it must be a list of block ids")
     if len(blocks) != num_blocks:
@@ -66,18 +67,20 @@ def _check_blocks(returned: str, blocks: Any, num_blocks: int, allocator: Any) -
             raise LearnerError(f"{returned}: the count of block {block} is {count}, it has one user now")
 
 
-def _check_counts(called: str, allocator: Any, before: Mapping[int, int], changes: Mapping[int, int]) -> None:
-    """`share` adds a user for each time that a block is named, and `free` takes one."""
-    for block, count in before.items():
-        got, expected = allocator.reference_count(block), count + changes[block]
-        if got != expected:
-            raise LearnerError(
-                f"{called}: the count of block {block} went from {count} to {got}, it must be {expected}"
-            )
+@contextmanager
+def _checked_counts(call: str, allocator: Any, blocks: list[int], change: int) -> Iterator[None]:
+    """Check that the code inside adds `change` to a block's count per time that `blocks` names it."""
+    before = {block: allocator.reference_count(block) for block in blocks}
+    yield
+    for block, times in Counter(blocks).items():
+        count, expected = allocator.reference_count(block), before[block] + change * times
+        if count != expected:
+            changed = f"went from {before[block]} to {count}, it must be {expected}"
+            raise LearnerError(f"{call}: the count of block {block} {changed}")
 
 
 def checked_copy(own: Callable[..., Any], file: str) -> Callable[..., tuple[int, int] | None]:
-    """The learner's copy_on_write, what it returns looked at."""
+    """Return the learner's copy_on_write with a check of each result."""
 
     def checked(block_table: MutableSequence[int], index: int, allocator: Any) -> tuple[int, int] | None:
         before = block_table[index]
@@ -87,9 +90,8 @@ def checked_copy(own: Callable[..., Any], file: str) -> Callable[..., tuple[int,
         if (pair is None) != (before == after) or (pair is not None and tuple(pair) != (before, after)):
             raise LearnerError(f"{changed}: the pair must be (source, destination), or None for no change")
         if (count := allocator.reference_count(after)) != 1:
-            raise LearnerError(
-                f"{changed}: the count of block {after} is {count}, so it isn't its own to write"
-            )
+            shared = f"the count of block {after} is {count}, so it isn't its own to write"
+            raise LearnerError(f"{changed}: {shared}")
         return pair
 
     return checked

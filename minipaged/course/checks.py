@@ -1,7 +1,7 @@
-"""How the lessons' tests say what went wrong: what was tried, what was expected, what came, and why.
+"""The checks of the lessons' tests. A failed check says what was tried, expected and returned, and why.
 
-A test goes from the smallest input to larger ones and stops at the first wrong answer, so that is the one a
-learner sees. `why` names the misconception that gives such an answer; it may be a function of what came.
+A test goes from the smallest input to larger ones and stops at the first wrong answer. The learner sees that
+answer. `why` names the misconception behind it; it may be a function of the answer.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ class WrongAnswerError(AssertionError):
 
 
 def check(tried: str, got: Any, expected: Any, why: Why) -> None:
-    """Raise WrongAnswerError unless `got` equals `expected`, and has an int wherever that has one."""
+    """Raise WrongAnswerError unless `got` equals `expected`, with an int wherever `expected` has one."""
     other = _other_than_int(got, expected)
     if other is not None and got == expected:
         raise WrongAnswerError(tried, show(expected), _cut(repr(got)), _not_an_int(other))
     if not (type(got) is type(expected) or _both_numbers(got, expected)) or got != expected:
-        raise WrongAnswerError(tried, *_show_apart(expected, got), _reason(why, got))
+        raise WrongAnswerError(tried, *_show_apart(expected, got), reason(why, got))
 
 
 def check_true(tried: str, holds: Any, expected: str, got: str, why: Why) -> None:
     """Raise WrongAnswerError unless `holds`; `expected` and `got` say it in words."""
     if not holds:
-        raise WrongAnswerError(tried, expected, got, _reason(why, got))
+        raise WrongAnswerError(tried, expected, got, reason(why, got))
 
 
 def check_close(tried: str, got: Any, expected: Any, why: Why, tolerance: float = 1e-9) -> None:
@@ -48,53 +48,51 @@ def check_close(tried: str, got: Any, expected: Any, why: Why, tolerance: float 
     NaN is near nothing. The tolerance is absolute, and relative to numbers above 1.
     """
     if not _is_close(got, expected, tolerance):
-        raise WrongAnswerError(tried, *_show_apart(expected, got), _reason(why, got))
+        raise WrongAnswerError(tried, *_show_apart(expected, got), reason(why, got))
 
 
 def check_raises(tried: str, error: type[BaseException], call: Callable[[], Any], why: Why) -> BaseException:
-    """Call, and raise WrongAnswerError unless that raises `error`, which is returned."""
+    """Make the call and return the `error` that it raises. Raise WrongAnswerError where it doesn't."""
     expected = f"{error.__name__} raised"
     try:
         got = call()
-    except error as raised:
-        if isinstance(raised, NotImplementedError) and error is not NotImplementedError:
-            raise
-        return raised
-    except NotImplementedError:
+    except NotImplementedError:  # not written yet, and a RuntimeError to Python
         raise
+    except error as raised:
+        return raised
     except Exception as other:
-        raise WrongAnswerError(tried, expected, describe(other), _reason(why, other)) from other
-    raise WrongAnswerError(tried, expected, f"no error, but {show(got)}", _reason(why, got))
+        raise WrongAnswerError(tried, expected, describe(other), reason(why, other)) from other
+    raise WrongAnswerError(tried, expected, f"no error, but {show(got)}", reason(why, got))
 
 
 @contextmanager
 def trying(tried: str, why: str = "") -> Iterator[None]:
-    """Say what is being tried, for the report, should the learner's code raise something in here."""
+    """Tell the report what is being tried, in case the learner's code raises something in here."""
     _attempts.append((tried, why))
     yield
-    _attempts.pop()  # left in place by an exception: the report reads it
+    _attempts.pop()  # an exception leaves it there, and the report reads it
 
 
 def last_attempt() -> tuple[str, str]:
-    """What was being tried last, and why an exception may come there; and forget it."""
+    """Return what was tried last, with the reason for an exception there, and forget all attempts."""
     attempt = _attempts[-1] if _attempts else ("", "")
     _attempts.clear()
     return attempt
 
 
 def describe(error: BaseException) -> str:
-    """An exception in one line."""
+    """Return an exception in one line."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def show(value: Any) -> str:
-    """A value as the report prints it: floats rounded, long ones cut."""
+    """Return a value as the report prints it: floats are rounded, long texts are cut."""
     return _cut(_rounded(value))
 
 
 def _show_apart(expected: Any, got: Any) -> tuple[str, str]:
-    """Both as `show` has them, with all their digits where they would look the same."""
+    """Return both as `show` does, or with all their digits where they would look the same."""
     shown = show(expected), show(got)
     return shown if shown[0] != shown[1] else (_cut(repr(expected)), _cut(repr(got)))
 
@@ -118,13 +116,13 @@ def _both_numbers(got: Any, expected: Any) -> bool:
 
 
 def _other_than_int(got: Any, expected: Any) -> Any:
-    """The first float or bool in `got` where `expected` has an int, in lists and tuples too; else None."""
+    """Return the first float or bool in `got` where `expected` has an int, also in lists and tuples."""
     if type(expected) is int:
         return got if isinstance(got, float | bool) else None
     if not (isinstance(got, list | tuple) and isinstance(expected, list | tuple)):
         return None
-    found = (_other_than_int(g, e) for g, e in zip(got, expected, strict=False))
-    return next((other for other in found if other is not None), None)
+    others = map(_other_than_int, got, expected)
+    return next((other for other in others if other is not None), None)
 
 
 def _not_an_int(other: float | bool) -> str:
@@ -146,5 +144,6 @@ def _is_close(got: Any, expected: Any, tolerance: float) -> bool:
         return False
 
 
-def _reason(why: Why, got: Any) -> str:
+def reason(why: Why, got: Any) -> str:
+    """Return `why` as text; where it is a function, its words for `got`."""
     return why if isinstance(why, str) else why(got)

@@ -22,20 +22,20 @@ from .manifest import Course, find_course, holds_a_course, is_own_copy
 from .report import progress_lines
 
 COPY_FIRST = "make a copy of your own: minipaged lessons copy my-lessons"
+LESSON = typer.Argument(help="such as 3 or allocator")
 console = DataConsole()
 lessons = typer.Typer(add_completion=False, rich_markup_mode=None, invoke_without_command=True)
-Name = Annotated[str, typer.Argument(help="such as 3 or allocator")]
 
 
 @lessons.callback()
 def progress_unless_more(context: typer.Context) -> None:
-    """Show the progress where no subcommand is named."""
+    """Show the progress if no subcommand is named."""
     if context.invoked_subcommand is None:
         show_progress(find_course())
 
 
 def show_progress(course: Course) -> None:
-    """The bar, all lessons, and what is next."""
+    """Print the bar, all lessons, and what to read, write and type next."""
     solved = progress.solved(course)
     console.print()
     for style, text in progress_lines(course, solved):
@@ -43,16 +43,16 @@ def show_progress(course: Course) -> None:
     following = next((lesson for lesson in course.lessons if lesson.folder not in solved), None)
     console.print()
     if not is_own_copy(course):
-        _say(f"  To begin, {COPY_FIRST}")
+        console.write(f"  To begin, {COPY_FIRST}")
     elif following is not None:
-        _say(f"  Read   {following.path / 'README.md'}")
-        _say(f"  Write  {following.exercise_path}")
-        _say(f"  Grade  pytest {shlex.quote(str(course.root))}")
+        console.write(f"  Read   {following.path / 'README.md'}")
+        console.write(f"  Write  {following.exercise_path}")
+        console.write(f"  Grade  pytest {shlex.quote(str(course.root))}")
 
 
-@lessons.command("hint", help="Show the next hint of a lesson.")
-def show_hint(lesson: Name) -> None:
-    """The next hint of a lesson: each call climbs one rung of the ladder and shows those below too."""
+@lessons.command("hint")
+def show_hint(lesson: Annotated[str, LESSON]) -> None:
+    """Show the next hint of a lesson, after those that were shown before."""
     course = find_course()
     named = course.find(lesson)
     seen = min(progress.hints_seen(course, named) + 1, len(named.hints))
@@ -66,59 +66,56 @@ def show_hint(lesson: Name) -> None:
         console.print(f"That was the last. The answer itself: {named.key}", style="dim")
 
 
-@lessons.command(help="Make a lesson's exercise anew; yours is kept beside it.")
-def reset(lesson: Name) -> None:
-    """Make the exercise anew, and keep what was written beside it."""
+@lessons.command()
+def reset(lesson: Annotated[str, LESSON]) -> None:
+    """Make a lesson's exercise anew; yours is kept beside it."""
     named = _own_course().find(lesson)
     path = named.exercise_path
     if path.is_file() and is_untouched(named, path):
-        _say(f"{path} is as it was at the start: nothing to do")
+        console.write(f"{path} is as it was at the start: nothing to do")
         return
     try:
         start = starting_text(named)
         if path.is_file():
             kept = path.with_suffix(".py.old")
             shutil.copyfile(path, kept)
-            _say(f"What you wrote is kept in {kept}")
+            console.write(f"What you wrote is kept in {kept}")
         path.write_text(start, encoding="utf-8")
     except OSError as error:
         raise InvalidRequestError(f"{path} can't be made anew: {error.strerror or error}") from error
-    _say(f"{path} is as it was at the start")
+    console.write(f"{path} is as it was at the start")
 
 
-@lessons.command(help="Copy the lessons to a new folder of your own.")
+@lessons.command()
 def copy(folder: Path) -> None:
-    """Copy the lessons to a new folder, each exercise as it is at the start."""
+    """Copy the lessons to a new folder of your own."""
     course = find_course()
-    _check_new(folder)
     unwanted = shutil.ignore_patterns("__pycache__", ".*", "*.old", "*.start", "__init__.py")
     try:
+        _check_new(folder)
         shutil.copytree(course.root, folder, ignore=unwanted, dirs_exist_ok=True)
         for lesson in Course(folder).lessons:
             lesson.exercise_path.write_text(starting_text(lesson), encoding="utf-8")
     except OSError as error:
         raise InvalidRequestError(f"folder {str(folder)!r}: {error.strerror or error}") from error
-    _say(f"The lessons are in {folder}. Now:\n  cd {shlex.quote(str(folder))}\n  pytest")
+    console.write(f"The lessons are in {folder}. Now:\n  cd {shlex.quote(str(folder))}\n  pytest")
 
 
 def _check_new(folder: Path) -> None:
-    """Refuse to copy to where something is, or can't be."""
+    """Refuse a folder that isn't empty, can't be made, or lies among lessons. May raise OSError."""
     named = f"folder {str(folder)!r}"
-    try:
-        if file := next((each for each in (folder, *folder.parents) if each.is_file()), None):
-            raise InvalidRequestError(f"{named}: {str(file)!r} is a file")
-        if folder.exists() and any(folder.iterdir()):
-            raise InvalidRequestError(f"{named} exists and isn't empty: name a new one")
-        path = folder.resolve()
-        if other := next((each for each in (path, *path.parents) if holds_a_course(each)), None):
-            raise InvalidRequestError(f"{named} lies in {str(other)!r}, which holds lessons: name another")
-    except OSError as error:
-        raise InvalidRequestError(f"{named}: {error.strerror or error}") from error
+    if file := next((path for path in (folder, *folder.parents) if path.is_file()), None):
+        raise InvalidRequestError(f"{named}: {str(file)!r} is a file")
+    if folder.exists() and any(folder.iterdir()):
+        raise InvalidRequestError(f"{named} exists and isn't empty: name a new one")
+    resolved = folder.resolve()
+    if course := next((path for path in (resolved, *resolved.parents) if holds_a_course(path)), None):
+        raise InvalidRequestError(f"{named} lies in {str(course)!r}, which holds lessons: name another")
 
 
-@lessons.command(help="Grade on every save, one lesson or all.")
-def watch(lesson: Annotated[str | None, typer.Argument(help="such as 3 or allocator")] = None) -> NoReturn:
-    """Grade now, and whenever an exercise is saved, until interrupted: what is solved may be written anew."""
+@lessons.command()
+def watch(lesson: Annotated[str | None, LESSON] = None) -> NoReturn:
+    """Grade on every save, one lesson or all."""
     course = _own_course()
     if importlib.util.find_spec("pytest") is None:
         raise InvalidRequestError("pytest is not installed: pip install pytest")
@@ -126,24 +123,19 @@ def watch(lesson: Annotated[str | None, typer.Argument(help="such as 3 or alloca
     command = [sys.executable, "-m", "pytest", str(target)]
     seen: dict[str, str] = {}
     while True:
-        saved = {each.folder: progress.digest(each) for each in course.lessons}
+        saved = {graded.folder: progress.digest(graded) for graded in course.lessons}
         if saved != seen:
             seen = saved
             console.clear()
-            # In a session of its own Ctrl-C doesn't reach it: it is killed, and prints nothing of that.
+            # In a session of its own pytest gets no Ctrl-C. `run` kills it, so it prints no traceback.
             subprocess.run(command, check=False, start_new_session=True)
             console.print("Waiting for a save; Ctrl-C ends it.", style="dim")
         time.sleep(0.3)
 
 
 def _own_course() -> Course:
-    """The course, whose exercises may be written. Raises InvalidRequestError for the installed package."""
+    """Return a course with exercises to write. Raises InvalidRequestError for the installed package."""
     course = find_course()
     if not is_own_copy(course):
         raise InvalidRequestError(f"{course.root} is the installed package: {COPY_FIRST}")
     return course
-
-
-def _say(text: str) -> None:
-    """Print text that holds paths: as it is, on lines of any length."""
-    console.write(text)

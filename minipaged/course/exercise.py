@@ -1,15 +1,17 @@
-"""The file that a learner writes: as it is at the start, what is not written yet, and how it is imported.
+"""The file that a learner writes: its text at the start, its unwritten functions, and its import.
 
-exercise.py.start, beside each exercise, is the exercise before anything is written in it. `reset` and `copy`
-take it from the lessons that came with this package, so it is there in a wheel, a clone and a learner's copy.
+The exercise.py.start beside each exercise is its text at the start. `reset` and `copy` take it from the
+lessons of the installed package, so it is at hand in a wheel, a clone and a learner's copy.
 """
 
 from __future__ import annotations
 
 import ast
 import importlib.util
+import os
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from types import ModuleType
@@ -21,10 +23,7 @@ _numbers = count()
 
 
 def starting_text(lesson: Lesson) -> str:
-    """Return a lesson's exercise as it is before anything is written in it.
-
-    Raises InvalidRequestError for a lesson that this package doesn't have.
-    """
+    """Return a lesson's exercise as it is at the start. Raises InvalidRequestError for an unknown lesson."""
     path = shipped_lessons() / lesson.folder / "exercise.py.start"
     try:
         return path.read_text(encoding="utf-8")
@@ -42,16 +41,13 @@ def is_untouched(lesson: Lesson, path: Path) -> bool:
 
 
 def unwritten(path: Path) -> Iterator[tuple[str, int]]:
-    """The stubs of a file; none where it can't be read."""
-    try:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-    except (OSError, SyntaxError, ValueError):
-        return
-    yield from stubs(tree)
+    """Yield the stubs of a file, or none if it can't be read."""
+    with suppress(OSError, SyntaxError, ValueError):
+        yield from stubs(ast.parse(path.read_text(encoding="utf-8")))
 
 
 def stubs(tree: ast.AST) -> Iterator[tuple[str, int]]:
-    """Names and lines of the functions that still raise NotImplementedError and nothing else."""
+    """Yield name and line of each function that ends in `raise NotImplementedError`."""
     functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
     for node in sorted(functions, key=lambda node: node.lineno):
         if ast.unparse(node.body[-1]) == "raise NotImplementedError":
@@ -59,15 +55,17 @@ def stubs(tree: ast.AST) -> Iterator[tuple[str, int]]:
 
 
 def load_exercise(path: Path) -> ModuleType:
-    """Import the file at `path` anew, under a name of its own."""
+    """Import the file at `path` anew, under a new name."""
     name = f"minipaged_exercise_{next(_numbers)}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and Triton look themselves up there
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
+    spec.loader.exec_module(module)
     return module
+
+
+def location(path: Path, line: int | None = None) -> str:
+    """Return the path as one would type it here, with the line if there is one."""
+    relative = os.path.relpath(path)
+    return (str(path) if relative.startswith("..") else relative) + (f":{line}" if line else "")

@@ -1,8 +1,7 @@
-"""What the course consists of: lessons/manifest.toml, the one place for order, titles, hints and answer keys.
+"""The course as lessons/manifest.toml describes it: order, titles, hints and answer keys of the lessons.
 
-The answer key of a lesson is a module of this package. The manifest says which of its functions a learner
-writes (`write`).
-Page: docs/lessons.md.
+The answer key of a lesson is a module of this package. The learner writes the functions of it that the
+manifest lists as `write`. Page: docs/lessons.md.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class Lesson:
 
     @property
     def number(self) -> int:
-        """Its place in the course, which the folder's name begins with."""
+        """The lesson's number, at the start of the folder's name."""
         return int(self.folder.partition("_")[0])
 
     @property
@@ -60,13 +59,13 @@ class Lesson:
         return self.path / "exercise.py"
 
     def test_functions(self) -> set[str]:
-        """Names of the functions that grade it."""
-        sources = [path.read_text(encoding="utf-8") for path in self.path.glob("test_*.py")]
-        nodes = [node for source in sources for node in ast.parse(source).body]
-        return {n.name for n in nodes if isinstance(n, ast.FunctionDef) and n.name.startswith("test_")}
+        """Return the names of the functions that grade it."""
+        trees = [ast.parse(path.read_text(encoding="utf-8")) for path in self.path.glob("test_*.py")]
+        functions = [node for tree in trees for node in tree.body if isinstance(node, ast.FunctionDef)]
+        return {function.name for function in functions if function.name.startswith("test_")}
 
     def answer(self) -> ModuleType:
-        """The module that is the answer key."""
+        """Import and return the answer key."""
         return importlib.import_module(self.key)
 
 
@@ -83,7 +82,7 @@ class Course:
         return [Lesson(root=self.root, **entry) for entry in entries]
 
     def find(self, name: str) -> Lesson:
-        """A lesson by its number, its folder or its name. Raises InvalidRequestError for no such lesson."""
+        """Return a lesson by its number, folder or name. Raises InvalidRequestError for an unknown one."""
         for lesson in self.lessons:
             if name.strip("/").lstrip("0") == str(lesson.number) or name in (lesson.folder, lesson.name):
                 return lesson
@@ -93,9 +92,9 @@ class Course:
 
 
 def find_course(start: Path | None = None) -> Course:
-    """The course in the working directory or around it, else the one beside this package.
+    """Return the course in the working directory or around it, else the one beside this package.
 
-    Looks for lessons/manifest.toml or manifest.toml in `start` (the working directory) and in what holds it.
+    Looks in `start` (the working directory), its `lessons` folder, and the same of each folder above it.
     """
     start = (start or Path.cwd()).resolve()
     for folder in (start, *start.parents):
@@ -106,12 +105,12 @@ def find_course(start: Path | None = None) -> Course:
 
 
 def holds_a_course(folder: Path) -> bool:
-    """Whether it is a folder of lessons."""
+    """Whether a folder holds lessons."""
     return (folder / MANIFEST).is_file() and (folder / "pytest.ini").is_file()
 
 
 def shipped_lessons() -> Path:
-    """The folder of lessons that came with this package: the repository's, or the wheel's."""
+    """Return the folder of lessons that came with this package: the repository's, or the wheel's."""
     from .. import lessons
 
     return Path(next(iter(lessons.__path__))).resolve()

@@ -5,8 +5,7 @@ memory_interpreter.py and memory_simulator.py fill a Recording in. Page: docs/le
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -16,7 +15,7 @@ Kind = Literal["read", "wrote"]
 
 
 class OutOfBoundsError(IndexError):
-    """A kernel used memory that belongs to none of its arrays; the message names program, array and index."""
+    """A kernel used memory outside of its arrays; the message names program, array and index."""
 
 
 @dataclass(frozen=True)
@@ -32,43 +31,48 @@ class Access:
 
 @dataclass
 class Recording:
-    """What launches have read and written so far, and the arrays that are known."""
+    """The reads and writes of all launches so far, and the arrays that are known."""
 
     accesses: list[Access] = field(default_factory=list)
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    named: dict[str, Known] = field(default_factory=dict)
-    arguments: list[Known] = field(default_factory=list)  # of the launch that runs
+    named: list[KnownArray] = field(default_factory=list)  # by the caller of `recording`
+    arguments: list[KnownArray] = field(default_factory=list)  # of the launch that runs
     kernel: str = ""
 
     def read(self, array: str) -> set[tuple[int, ...]]:
-        """Indices of the elements of `array` that were read."""
+        """Return the indices of the elements of `array` that were read."""
         return {a.index for a in self.accesses if a.array == array and a.kind == "read"}
 
     def written(self, array: str) -> list[tuple[int, ...]]:
-        """Indices of the elements of `array` that were written, as often as they were."""
+        """Return the indices of the elements of `array` that were written, once per write."""
         return [a.index for a in self.accesses if a.array == array and a.kind == "wrote"]
 
     def begin(self, kernel: str) -> None:
-        """A launch begins: its arguments are not known yet."""
+        """Start a launch. Its arguments are not known yet."""
         self.kernel, self.arguments = kernel, []
 
-    def know(self, name: str, array: Any) -> Known:
-        """An argument of the launch that begins, by its own name or by the one its caller gave it."""
-        known = Known(name, array)
-        known = next((each for each in self.named.values() if each.is_same(known)), known)
-        if known.name in self.named and known is not self.named[known.name]:
-            known.name += " (argument)"  # the caller calls something else so
-        self.shapes[known.name] = known.shape
-        self.arguments.append(known)
-        return known
+    def add_name(self, name: str, array: Any) -> None:
+        """Give an array the name that it is to have in every launch."""
+        self.named.append(KnownArray(name, array))
+        self.shapes[name] = self.named[-1].shape
+
+    def add_argument(self, name: str, array: Any) -> KnownArray:
+        """Return an argument of the launch that begins, under its own name or the one its caller gave it."""
+        argument = KnownArray(name, array)
+        argument = next((known for known in self.named if known.view == argument.view), argument)
+        if argument not in self.named and name in {known.name for known in self.named}:
+            argument.name += " (argument)"  # the caller gave the name to another array
+        self.shapes[argument.name] = argument.shape
+        self.arguments.append(argument)
+        return argument
 
     def note(self, program: str, kind: Kind, array: str, indices: Sequence[tuple[int, ...]]) -> None:
-        """Elements were used by one program."""
+        """Record the elements that one program used."""
         self.accesses += [Access(self.kernel, program, kind, array, index) for index in indices]
 
 
-class Known:
-    """An array of torch or NumPy: where each of its elements lies."""
+class KnownArray:
+    """An array of torch or NumPy, and where each of its elements lies."""
 
     def __init__(self, name: str, array: Any) -> None:
         self.name = name
@@ -80,6 +84,7 @@ class Known:
         else:
             self.start, self.width = array.__array_interface__["data"][0], array.itemsize
             self.strides = tuple(stride // array.itemsize for stride in array.strides)
+        self.view = self.start, self.shape, self.strides, self.dtype
         self.axes = sorted(
             (axis for axis, stride in enumerate(self.strides) if stride > 0 and self.shape[axis] > 1),
             key=lambda axis: -self.strides[axis],
@@ -88,13 +93,8 @@ class Known:
             1 + sum((self.shape[axis] - 1) * self.strides[axis] for axis in self.axes)
         )
 
-    def is_same(self, other: Known) -> bool:
-        """Whether it is the same view of the same memory."""
-        mine, others = ((each.start, each.shape, each.strides, each.dtype) for each in (self, other))
-        return mine == others
-
     def locate(self, addresses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The index [addresses, axes] of the element at each address, and where there is one.
+        """Return the index [addresses, axes] of the element at each address, and whether there is one.
 
         Outside of the array the index goes on along the outermost axis, below 0 or past its end.
         """
@@ -109,44 +109,28 @@ class Known:
         return index, inside & (index < np.array(self.shape, dtype=np.int64)).all(1)
 
     def describe(self, address: int) -> str:
-        """The address as an index of this array, for an error."""
+        """Return the address as an index of this array, for an error."""
         (index,), (inside,) = self.locate(np.array([address], dtype=np.int64))
-        place = f"{self.name}[{', '.join(map(str, index))}]"
         if not inside and self.start <= address < self.end:
             steps = (address - self.start) // self.width
             return (
                 f"what lies {steps} elements past the start of {self.name}, between its rows: "
                 f"shape {list(self.shape)}, strides {list(self.strides)}"
             )
-        return f"{place}, which has {size_of(self.shape)}"
+        return f"{self.name}[{', '.join(map(str, index))}], which has {size_of(self.shape)}"
 
 
 def size_of(shape: tuple[int, ...]) -> str:
-    """A shape in words, for an error."""
+    """Return a shape in words, for an error."""
     if len(shape) != 1:
         return f"shape {list(shape)}"
     return f"{shape[0]} entries" if shape[0] != 1 else "1 entry"
 
 
 def require(owner: Any, *names: str) -> None:
-    """Raise RuntimeError where a part of triton or numba lacks what this file uses of it."""
+    """Raise RuntimeError if a part of triton or numba lacks a name that the recording uses."""
     if missing := [name for name in names if not hasattr(owner, name)]:
         raise RuntimeError(
             f"the installed triton or numba is unlike those that are known here: {owner!r} has no "
             f"{', '.join(missing)}, so memory accesses can't be seen"
         )
-
-
-@contextmanager
-def replaced(owner: Any, **new: Any) -> Iterator[None]:
-    """Attributes replaced for a while."""
-    own = {name: vars(owner)[name] for name in new if name in vars(owner)}
-    for name, value in new.items():
-        setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        for name in new:
-            delattr(owner, name)
-        for name, value in own.items():
-            setattr(owner, name, value)

@@ -1,7 +1,7 @@
-"""Draws in plain text which program of a kernel read and wrote which block of a tensor.
+"""Draw in plain text which program of a kernel read and wrote which block of a tensor.
 
 A column is an index of the first axis: of a paged tensor [num_blocks, ...] a block, of a list an entry.
-`try_launch` is how a lesson's test launches a toy. Page: docs/lessons.md.
+The lessons' tests launch their toys by `try_launch`. Page: docs/lessons.md.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from .checks import Why, WrongAnswerError, trying
+from .checks import Why, WrongAnswerError, reason, trying
 from .memory_map import OutOfBoundsError, Recording, can_record, recording
+from .raised import chain
 
 WIDTH = 80
 MOST_PROGRAMS = 12
@@ -18,15 +19,15 @@ MOST_PROGRAMS = 12
 Row = tuple[str, dict[int, str]]  # a program, and what it did to each block that it touched
 
 
-def draw(recorded: Recording, *arrays: str, width: int = WIDTH) -> str:
-    """Lines that show, for each launch and each of `arrays` (by default all that it used), who used what.
+def draw(recorded: Recording, *arrays: str) -> str:
+    """Draw a table per launch and array: of `arrays`, or of all arrays that were used.
 
     A cell says r (read) or w (written). Where only some entries of the second axis were used (of key_cache
-    [num_blocks, block_size, ...] some slots of a block) their number follows. `width`: of the terminal.
+    [num_blocks, block_size, ...] some slots of a block) their number follows.
     """
     names = arrays or tuple(dict.fromkeys(access.array for access in recorded.accesses))
     parts = [
-        "\n".join(_table(kernel, name, recorded.shapes[name], rows, width))
+        "\n".join(_table(kernel, name, recorded.shapes[name], rows))
         for kernel in dict.fromkeys(access.kernel for access in recorded.accesses)
         for name in names
         if (rows := _rows(recorded, kernel, name))
@@ -49,20 +50,20 @@ def _rows(recorded: Recording, kernel: str, name: str) -> list[Row]:
 
 
 def _cell(kinds: dict[str, set[int]], shape: tuple[int, ...]) -> str:
-    """Such as r, w, rw, or r3 for three of the second axis' entries."""
+    """Return r, w, rw, or r3 for three entries of the second axis."""
     whole = shape[1] if len(shape) > 1 else 1
     return "".join(
         kind if len(entries) == whole else f"{kind}{len(entries)}" for kind, entries in sorted(kinds.items())
     )
 
 
-def _table(kernel: str, name: str, shape: tuple[int, ...], rows: list[Row], width: int) -> Iterator[str]:
+def _table(kernel: str, name: str, shape: tuple[int, ...], rows: list[Row]) -> Iterator[str]:
     axis = "entry" if len(shape) == 1 else "row" if len(shape) == 2 else "block"
     yield f"{kernel}: which program used which {axis} of {name} {list(shape)}"
     shown = rows[:MOST_PROGRAMS]
     margin = max(len(axis), *(len(program) for program, _ in shown))
     cell = 1 + max(len(str(shape[0] - 1)), *(len(text) for _, blocks in rows for text in blocks.values()))
-    at_once = max(1, (width - margin) // cell)
+    at_once = max(1, (WIDTH - margin) // cell)
     touched = sorted({block for _, blocks in rows for block in blocks})
     columns = list(range(shape[0])) if shape[0] <= at_once else touched
     for start in range(0, len(columns), at_once):
@@ -82,11 +83,11 @@ def try_launch(
 ) -> tuple[str, Recording]:
     """Launch, and return the drawing of `drawn`, names among `arrays`, and what was recorded.
 
-    Both are empty where kernels are compiled. Raises WrongAnswerError for an access outside of the arrays;
-    `tried` and `why` are those of `check`: `why` may be a function of the words for that access, or of "" for
+    Both are empty where kernels are compiled. Raises WrongAnswerError for an access outside of the arrays.
+    `tried` and `why` are as in `check`. If `why` is a function, it gets the words for that access, or "" for
     any other exception.
     """
-    with trying(tried, why if isinstance(why, str) else why("")):
+    with trying(tried, reason(why, "")):
         if not can_record():
             launch()
             return "", Recording()
@@ -94,20 +95,12 @@ def try_launch(
             try:
                 launch()
             except Exception as error:
-                outside = _outside(error)
+                causes = chain(error, "__cause__")  # an interpreter wraps the error of an access
+                outside = next((str(cause) for cause in causes if isinstance(cause, OutOfBoundsError)), None)
                 if outside is None:
                     raise
                 touched = any(access.array in drawn for access in recorded.accesses)
-                got = f"{outside}\n{draw(recorded, *drawn)}" if touched else str(outside)
-                said = why if isinstance(why, str) else why(str(outside))
-                raise WrongAnswerError(
-                    tried, "no access outside of the kernel's arrays", got, said
-                ) from error
+                got = f"{outside}\n{draw(recorded, *drawn)}" if touched else outside
+                expected = "no access outside of the kernel's arrays"
+                raise WrongAnswerError(tried, expected, got, reason(why, outside)) from error
     return draw(recorded, *drawn), recorded
-
-
-def _outside(error: BaseException | None) -> OutOfBoundsError | None:
-    """The error of an access, if it is what an interpreter wrapped."""
-    while error is not None and not isinstance(error, OutOfBoundsError):
-        error = error.__cause__
-    return error

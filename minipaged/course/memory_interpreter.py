@@ -1,4 +1,4 @@
-"""Triton's interpreter, watched: every load and store goes through one builder, with arrays of addresses.
+"""Watch Triton's interpreter: every load and store goes through one builder, with arrays of addresses.
 
 `recording` in memory_map.py puts this into effect. Page: docs/lessons.md.
 """
@@ -8,14 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
-from .memory_accesses import Kind, OutOfBoundsError, Recording, replaced, require
+from .memory_accesses import Kind, OutOfBoundsError, Recording, require
 
 _TORCH_NAMES = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp64": "float64", "int1": "bool"}
-# The builder's methods that touch memory: what each does there, and which of its arguments are the pointers
-# and the mask (-1: it has none).
+# The builder's methods that touch memory. A row holds what the method does there, and the positions of two
+# arguments: the pointers and the mask (-1: there is no mask).
 _ACCESSES: dict[str, tuple[tuple[Kind, ...], int, int]] = {
     "create_masked_load": (("read",), 0, 1),
     "create_masked_store": (("wrote",), 0, 2),
@@ -35,7 +36,7 @@ def interprets_triton() -> bool:
 
 @contextmanager
 def watched_triton(recorded: Recording) -> Iterator[None]:
-    """Let `recorded` know what interpreted kernels do."""
+    """Fill `recorded` with the accesses of interpreted kernels."""
     from triton.runtime import interpreter
 
     builder: Any = getattr(interpreter, "interpreter_builder", None)
@@ -46,7 +47,7 @@ def watched_triton(recorded: Recording) -> Iterator[None]:
     num_axes = 3
 
     def watched(access: Callable[..., Any], kinds: tuple[Kind, ...], pointers_at: int, mask_at: int) -> Any:
-        def look_and_access(*arguments: Any) -> Any:
+        def note_and_access(*arguments: Any) -> Any:
             program = f"program ({', '.join(map(str, builder.grid_idx[:num_axes]))})"
             pointers, mask = arguments[pointers_at], arguments[mask_at] if mask_at >= 0 else None
             addresses = pointers.data.ravel()
@@ -54,10 +55,10 @@ def watched_triton(recorded: Recording) -> Iterator[None]:
                 addresses = addresses[np.broadcast_to(mask.data, pointers.data.shape).ravel().astype(bool)]
             element = str(pointers.get_element_ty())
             for kind in kinds:
-                _look(recorded, program, kind, addresses, _TORCH_NAMES.get(element, element))
+                _note(recorded, program, kind, addresses, _TORCH_NAMES.get(element, element))
             return access(*arguments)
 
-        return look_and_access
+        return note_and_access
 
     def launch(self: Any, *arguments: Any, **options: Any) -> Any:
         nonlocal num_axes
@@ -66,31 +67,29 @@ def watched_triton(recorded: Recording) -> Iterator[None]:
         recorded.begin(self.fn.__name__)
         for name, value in given.items():
             if hasattr(value, "data_ptr"):
-                recorded.know(name.removesuffix("_ptr"), value)
+                recorded.add_argument(name.removesuffix("_ptr"), value)
         return run(self, *arguments, **options)
 
-    accesses = {name: watched(getattr(builder, name), *what) for name, what in _ACCESSES.items()}
-    with replaced(executor, __call__=launch), replaced(builder, **accesses):
+    accesses = {name: watched(getattr(builder, name), *row) for name, row in _ACCESSES.items()}
+    with patch.multiple(executor, __call__=launch), patch.multiple(builder, **accesses):
         yield
 
 
-def _look(recorded: Recording, program: str, kind: Kind, addresses: np.ndarray, dtype: str) -> None:
-    """Note the element at each address. Raises OutOfBoundsError for the first address that has none."""
-    arguments = [each for each in recorded.arguments if each.dtype == dtype] or recorded.arguments
+def _note(recorded: Recording, program: str, kind: Kind, addresses: np.ndarray, dtype: str) -> None:
+    """Record the element at each address. Raises OutOfBoundsError for the first address without one."""
+    arrays = [array for array in recorded.arguments if array.dtype == dtype] or recorded.arguments
     unknown = np.ones(len(addresses), dtype=bool)
-    found = []
-    for known in arguments:
-        index, inside = known.locate(addresses)
+    elements = []
+    for array in arrays:
+        index, inside = array.locate(addresses)
         here = inside & unknown
-        found.append((known.name, [tuple(row) for row in index[here].tolist()]))
+        elements.append((array.name, [tuple(row) for row in index[here].tolist()]))
         unknown &= ~here
     if unknown.any():
         address = int(addresses[unknown][0])
-        distances = [max(known.start - address, address - known.end + 1, 0) for known in arguments]
-        nearest, *others = [
-            known for known, far in zip(arguments, distances, strict=True) if far == min(distances)
-        ]
-        also = f"; {', '.join(known.name for known in others)} may be meant as well" if others else ""
+        distances = [max(array.start - address, address - array.end + 1, 0) for array in arrays]
+        nearest, *others = [arrays[i] for i, far in enumerate(distances) if far == min(distances)]
+        also = f"; {', '.join(array.name for array in others)} may be meant as well" if others else ""
         raise OutOfBoundsError(f"{program} {kind} {nearest.describe(address)}{also}")
-    for name, indices in found:
+    for name, indices in elements:
         recorded.note(program, kind, name, indices)

@@ -5,10 +5,9 @@
     recorded.accesses                                  # one Access for each element, in order
     print(draw(recorded, "key_cache"))                 # memory_drawing.py
 
-A kernel's array arguments are known by the names of its parameters (less `_ptr`), those that the caller names
-by these. An access outside of every known array raises OutOfBoundsError before it touches memory. What these
-files know of the inside of triton and numba stands in memory_interpreter.py and memory_simulator.py alone.
-Page: docs/lessons.md.
+An array has the name that the caller gives it, or else the name of the kernel's parameter (less `_ptr`). An
+access outside of every known array raises OutOfBoundsError before it touches memory. Only
+memory_interpreter.py and memory_simulator.py depend on the inside of triton and numba. Page: docs/lessons.md.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from .memory_accesses import Known, OutOfBoundsError, Recording
+from .memory_accesses import OutOfBoundsError, Recording
 from .memory_interpreter import interprets_triton, watched_triton
 from .memory_simulator import simulates_numba, watched_numba
 
@@ -34,19 +33,18 @@ def recording(**arrays: Any) -> Iterator[Recording]:
     """Watch the launches in this block, of Triton kernels and of Numba CUDA kernels.
 
     Args:
-        arrays: torch tensors or NumPy arrays under the names that they are to have. Views are told apart:
-            name the very view that is handed to the kernel. Memory between the rows of a view is outside.
+        arrays: torch tensors or NumPy arrays under the names that they are to have. Name the very view that
+            the kernel gets. Memory between the rows of a view is outside.
 
     Raises:
-        RuntimeError: kernels are compiled here, or the installed triton or numba isn't as this file knows it.
+        RuntimeError: kernels are compiled here, or the installed triton or numba lacks a name used here.
         OutOfBoundsError: from the launch. Triton's interpreter wraps it: it is the innermost `__cause__`.
     """
     if not can_record():
         raise RuntimeError("memory accesses are seen where kernels are interpreted: set TRITON_INTERPRET=1")
     recorded = Recording()
     for name, array in arrays.items():
-        recorded.named[name] = Known(name, array)
-        recorded.shapes[name] = tuple(array.shape)
+        recorded.add_name(name, array)
     with ExitStack() as stack:
         if interprets_triton():
             stack.enter_context(watched_triton(recorded))

@@ -1,4 +1,4 @@
-"""Numba's CUDA simulator, watched: a kernel gets arrays that tell what each of its threads does with them.
+"""Watch Numba's CUDA simulator: a kernel gets arrays that note the reads and writes of each thread.
 
 `recording` in memory_map.py puts this into effect. Page: docs/lessons.md.
 """
@@ -10,10 +10,11 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
-from .memory_accesses import Kind, Known, OutOfBoundsError, Recording, replaced, require, size_of
+from .memory_accesses import Kind, KnownArray, OutOfBoundsError, Recording, require, size_of
 
 
 def simulates_numba() -> bool:
@@ -27,7 +28,7 @@ def simulates_numba() -> bool:
 
 @contextmanager
 def watched_numba(recorded: Recording) -> Iterator[None]:
-    """Let `recorded` know what simulated kernels do."""
+    """Fill `recorded` with the accesses of simulated kernels."""
     from numba.cuda.simulator import kernel as simulator
 
     kernel_class: Any = getattr(simulator, "FakeCUDAKernel", None)
@@ -35,7 +36,9 @@ def watched_numba(recorded: Recording) -> Iterator[None]:
     run = kernel_class.__call__
 
     def launch(self: Any, *arguments: Any) -> Any:
-        if _is_thread():  # a device function: what it is handed is watched already
+        if hasattr(
+            threading.current_thread(), "blockIdx"
+        ):  # a device function: its arrays are watched already
             return run(self, *arguments)
         recorded.begin(self.fn.__name__)
         threads = _Threads(recorded, self)
@@ -45,12 +48,12 @@ def watched_numba(recorded: Recording) -> Iterator[None]:
         except OutOfBoundsError as error:  # the simulator's copy, which says where once more
             raise threads.errors[0].with_traceback(error.__traceback__) from None
 
-    with replaced(kernel_class, __call__=launch):
+    with patch.object(kernel_class, "__call__", launch):
         yield
 
 
 class _Threads:
-    """What the threads of one launch do is told here."""
+    """The threads of one launch: notes their accesses and raises their errors."""
 
     def __init__(self, recorded: Recording, kernel: Any) -> None:
         self.recorded = recorded
@@ -58,37 +61,39 @@ class _Threads:
         self.errors: list[OutOfBoundsError] = []
 
     def watch(self, name: str, value: Any) -> Any:
-        """An argument of the kernel; in the place of an array one that tells of its use."""
+        """Return an argument of the kernel; for an array, one that notes its use."""
         array = getattr(value, "_ary", value)
         if not isinstance(array, np.ndarray) or array.ndim == 0:
             return value
-        known = self.recorded.know(name, array)
+        known = self.recorded.add_argument(name, array)
         return _Watched(self, known, array, np.arange(array.size).reshape(array.shape))
 
-    def note(self, kind: Kind, known: Known, positions: Any) -> None:
-        """Elements were used, by their numbers in the whole array."""
+    def note(self, kind: Kind, known: KnownArray, positions: Any) -> None:
+        """Record the use of elements, by their numbers in the whole array."""
         axes = np.unravel_index(np.ravel(positions), known.shape)
         indices = [tuple(index) for index in np.transpose(axes).tolist()]
         self.recorded.note(self.name(), kind, known.name, indices)
 
-    def fail(self, kind: Kind, known: Known, index: tuple[Any, ...], shape: tuple[int, ...]) -> None:
-        """Raise OutOfBoundsError."""
-        whole = shape == known.shape
-        place = f"{known.name if whole else f'a part of {known.name}'}[{', '.join(map(str, index))}]"
-        self.errors.append(OutOfBoundsError(f"{self.name()} {kind} {place}, which has {size_of(shape)}"))
+    def fail(self, kind: Kind, known: KnownArray, index: tuple[Any, ...], shape: tuple[int, ...]) -> None:
+        """Raise OutOfBoundsError for an index of the array, or of a part of it with another shape."""
+        array = known.name if shape == known.shape else f"a part of {known.name}"
+        element = f"{array}[{', '.join(map(str, index))}]"
+        self.errors.append(OutOfBoundsError(f"{self.name()} {kind} {element}, which has {size_of(shape)}"))
         raise self.errors[-1]
 
     def name(self) -> str:
-        """The thread that runs, by as many axes as the launch has."""
+        """Name the thread that runs, by as many axes as the launch has."""
         thread: Any = threading.current_thread()
         block = _axes(thread.blockIdx, self.kernel.grid_dim)
         return f"block {block}, thread {_axes(thread.threadIdx, self.kernel.block_dim)}"
 
 
 class _Watched:
-    """An array, or a part of one, within a kernel: it tells of what is read and written."""
+    """An array, or a part of one, within a kernel: it notes what is read and written."""
 
-    def __init__(self, threads: _Threads, known: Known, array: np.ndarray, positions: np.ndarray) -> None:
+    def __init__(
+        self, threads: _Threads, known: KnownArray, array: np.ndarray, positions: np.ndarray
+    ) -> None:
         self._threads, self._known = threads, known
         self._array, self._positions = array, positions
 
@@ -118,25 +123,21 @@ class _Watched:
         return np.array(self._array, dtype=dtype)
 
     def _check(self, kind: Kind, index: Any) -> None:
-        """An integer outside of its axis is an error, and so is one below 0, which NumPy would wrap."""
-        places = index if isinstance(index, tuple) else (index,)
+        """Fail for an integer outside of its axis, and for one below 0, which NumPy would wrap."""
+        indices = index if isinstance(index, tuple) else (index,)
         shape = self._array.shape
-        if Ellipsis in places or None in places:
+        if Ellipsis in indices or None in indices:
             return
-        if len(places) > len(shape) or any(
-            isinstance(place, int | np.integer) and not 0 <= place < extent
-            for place, extent in zip(places, shape, strict=False)
+        if len(indices) > len(shape) or any(
+            isinstance(entry, int | np.integer) and not 0 <= entry < extent
+            for entry, extent in zip(indices, shape, strict=False)
         ):
-            self._threads.fail(kind, self._known, places, shape)
+            self._threads.fail(kind, self._known, indices, shape)
 
 
-def _is_thread() -> bool:
-    return hasattr(threading.current_thread(), "blockIdx")
-
-
-def _axes(place: Any, extent: Sequence[int]) -> str:
-    """(x, y), or x alone: without the last axes of extent 1."""
-    axes = [place.x, place.y, place.z]
+def _axes(index: Any, extent: Sequence[int]) -> str:
+    """Return (x, y), or x alone: without the last axes of extent 1."""
+    axes = [index.x, index.y, index.z]
     while len(axes) > 1 and extent[len(axes) - 1] == 1:
         axes.pop()
     return f"({', '.join(map(str, axes))})" if len(axes) > 1 else str(axes[0])

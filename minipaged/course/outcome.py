@@ -1,4 +1,4 @@
-"""What became of one lesson's tests, and which single failure a learner should see first."""
+"""The results of one lesson's tests, and the one failure that a learner should see first."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from types import ModuleType
 from .checks import WrongAnswerError, describe, last_attempt
 from .exercise import is_untouched
 from .manifest import Lesson
-from .raised import chain, innermost_place, is_file
+from .raised import chain, innermost_line, is_file
 from .time_limit import TimeLimitError
 
 
 class ExerciseError(Exception):
-    """What the exercise raised where it had to be imported or to answer; its cause is what it raised."""
+    """Wraps what the exercise raised at its import or in an answer, which is the `__cause__`."""
 
     def __init__(self, tried: str = "", why: str = "") -> None:
         self.tried = tried
@@ -40,7 +40,7 @@ class Failure:
 
 @dataclass
 class Outcome:
-    """The tests of one lesson that ran. Derived from them: is it solved, started, and what to show."""
+    """The tests of one lesson that ran, and what follows: is it solved, is it started, what to show."""
 
     lesson: Lesson
     submission: Path | None  # the file that was graded; None for the answer key
@@ -76,16 +76,16 @@ class Outcome:
 
 
 def explain(error: BaseException, rule: str, outcome: Outcome) -> Failure:
-    """Say why a test failed, from what it raised."""
+    """Return why a test failed, judged by what it raised."""
     tried, why = last_attempt()
     if isinstance(error, ExerciseError):
         tried, why = error.tried or tried, error.why or why
     path, causes = outcome.submission, chain(error, "__cause__")
-    line, function = _where(causes, path)
+    line, function = innermost_line(causes, path)
     last = causes[-1]
-    if wrong := next((e for e in causes if isinstance(e, WrongAnswerError)), None):
+    if wrong := next((cause for cause in causes if isinstance(cause, WrongAnswerError)), None):
         return Failure(rule, wrong.tried, wrong.expected, wrong.got, wrong.why, line, function)
-    if any(isinstance(e, NotImplementedError) for e in causes):
+    if any(isinstance(cause, NotImplementedError) for cause in causes):
         return Failure(rule, tried, "", "", "", line, function, is_unwritten=True)
     if isinstance(last, TimeLimitError):
         why = why or "a loop that never ends? Look at what has to change on each turn for it to stop"
@@ -93,7 +93,7 @@ def explain(error: BaseException, rule: str, outcome: Outcome) -> Failure:
     anew = f"`minipaged lessons reset {outcome.lesson.number}` makes it anew"
     if path is not None and not path.is_file():
         return Failure(rule, tried, path.name, "no such file", f"renamed or deleted? {anew}")
-    if path is not None and isinstance(last, SyntaxError) and is_file(last.filename, path):
+    if isinstance(last, SyntaxError) and is_file(last.filename, path):
         got = f"{type(last).__name__}: {last.msg}"
         return Failure(rule, tried, "a Python file", got, "", last.lineno)
     if path is not None and (name := _missing_name(last, outcome.lesson, path)):
@@ -102,13 +102,8 @@ def explain(error: BaseException, rule: str, outcome: Outcome) -> Failure:
     return Failure(rule, tried, "no exception" if tried else "", describe(last), why, line, function)
 
 
-def passed_through(error: BaseException, path: Path | None) -> bool:
-    """Whether an exception was raised in a file, or in what was called there."""
-    return _where([error], path)[0] is not None
-
-
 def _missing_name(error: BaseException, lesson: Lesson, path: Path) -> str:
-    """What was asked of the exercise, and the exercise doesn't define; "" for any other error."""
+    """Return the name that a test wanted and the exercise doesn't define; "" for any other error."""
     if not isinstance(error, AttributeError):
         return ""
     if isinstance(error.obj, ModuleType):
@@ -117,13 +112,3 @@ def _missing_name(error: BaseException, lesson: Lesson, path: Path) -> str:
     module = sys.modules.get(owner.__module__)
     name = f"{owner.__name__}.{error.name}"
     return name if name in lesson.write and is_file(getattr(module, "__file__", None), path) else ""
-
-
-def _where(errors: list[BaseException], submission: Path | None) -> tuple[int | None, str]:
-    """The innermost line of the learner's file that the exceptions passed."""
-    if submission is not None:
-        for error in reversed(errors):
-            line, function = innermost_place(error, submission)
-            if line is not None:
-                return line, function
-    return None, ""

@@ -19,7 +19,8 @@ from ..terminal import visible
 from . import progress
 from .exercise import load_exercise
 from .manifest import MANIFEST, Course, Lesson
-from .outcome import ExerciseError, Outcome, explain, passed_through
+from .outcome import ExerciseError, Outcome, explain
+from .raised import innermost_line
 from .report import report
 from .time_limit import time_limit
 
@@ -29,18 +30,6 @@ _outcomes: pytest.StashKey[dict[str, Outcome]] = pytest.StashKey()
 # What ends a test without an answer.
 _ENDS = (pytest.skip.Exception, pytest.xfail.Exception, pytest.exit.Exception, unittest.SkipTest)
 _BY_THEMSELVES = "the lessons are graded by themselves, without other tests: pytest lessons"
-
-__all__ = [
-    "exercise",
-    "pytest_addoption",
-    "pytest_collection_modifyitems",
-    "pytest_configure",
-    "pytest_report_teststatus",
-    "pytest_runtest_call",
-    "pytest_runtest_makereport",
-    "pytest_runtest_setup",
-    "pytest_terminal_summary",
-]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -58,14 +47,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_outcomes] = {}
     option = config.option
     if option.verbose <= 0 and option.tbstyle == "auto" and not option.collectonly:
-        config.option.verbose = -2
-        config.option.tbstyle = "no"
-        config.option.reportchars = ""
+        option.verbose, option.tbstyle, option.reportchars = -2, "no", ""
 
 
 @pytest.fixture(scope="module")
 def exercise(request: pytest.FixtureRequest) -> ModuleType:
-    """What is graded: the learner's exercise.py, --submission, or with --solutions the answer key."""
+    """Import what is graded: the learner's exercise.py, --submission, or with --solutions the answer key."""
     lesson = _lesson(request)
     submission = _submission(request.config, lesson)
     if submission is None:
@@ -79,8 +66,8 @@ def exercise(request: pytest.FixtureRequest) -> ModuleType:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Lessons in the order of the manifest, and tests in that of their file."""
-    if _course not in config.stash:  # these hooks came late, with a folder that isn't the lessons' own
+    """Sort lessons as the manifest does, and their tests as their file does."""
+    if _course not in config.stash:  # pytest started in another folder and loaded these hooks too late
         raise pytest.UsageError(_BY_THEMSELVES)
     outcomes = config.stash[_outcomes]
     items.sort(key=lambda item: _lesson(item).number)
@@ -93,9 +80,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
-    """Leave out what needs no grading now. The exercise is imported in here.
+    """Skip a test that needs no grading now, and import the exercise.
 
-    Last of the wrappers: a skip must not keep those of pytest from setting up what they tear down.
+    Last of the wrappers: a skip must not keep pytest's own wrappers from setting up what they tear down.
     """
     _leave_out(item)
     with _guard(item):
@@ -104,14 +91,14 @@ def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Run a test, within its time."""
+    """Run a test within its time limit."""
     with _guard(item):
         return (yield)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
-    """Count what passed, and explain what didn't."""
+    """Count a test that passed, and explain one that failed."""
     result: Any = yield
     outcome = item.config.stash[_outcomes][_lesson(item).folder]
     if result.skipped:
@@ -130,7 +117,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 def pytest_report_teststatus(
     report: pytest.CollectReport | pytest.TestReport, config: pytest.Config
 ) -> tuple[str, str, str] | None:
-    """No letters: the lessons' report says it."""
+    """Print no letters: the lessons have a report of their own."""
     return (report.outcome, "", "") if config.option.verbose < 0 else None
 
 
@@ -138,14 +125,14 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pyte
     """Print the lessons' report, or why there is none."""
     course, outcomes = config.stash[_course], list(config.stash[_outcomes].values())
     if config.option.verbose < 0:  # so pytest itself has not said it
-        for each in terminalreporter.stats.get("error", []):
-            if isinstance(each, pytest.CollectReport):
-                terminalreporter.write_line(f"{each.nodeid} can't be read:\n{each.longreprtext}")
+        for error in terminalreporter.stats.get("error", []):
+            if isinstance(error, pytest.CollectReport):
+                terminalreporter.write_line(f"{error.nodeid} can't be read:\n{error.longreprtext}")
         if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
             terminalreporter.write_line("Nothing was graded: no check is of that name, or in that place.")
-    if config.option.collectonly or not any(each.num_checks for each in outcomes):
+    if config.option.collectonly or not any(outcome.num_checks for outcome in outcomes):
         return
-    known = progress.solved(course)
+    solved_before = progress.solved(course)
     passed = [outcome.lesson for outcome in outcomes if outcome.is_solved]
     failed = [outcome.lesson for outcome in outcomes if outcome.failures]
     if config.option.solutions or config.option.submission:
@@ -154,14 +141,14 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pyte
     else:
         progress.note(course, passed, failed)
         solved = progress.solved(course)
-        new = [each for each in passed if each.folder not in known or len(outcomes) == 1]
+        new = [lesson for lesson in passed if lesson.folder not in solved_before or len(outcomes) == 1]
     for style, text in report(course, outcomes, solved, new):
         text = visible(text) if terminalreporter.isatty else text  # it quotes what the exercise made
         terminalreporter.write_line(text, **({style: True} if style else {}))
 
 
 def _check_options(config: pytest.Config) -> None:
-    """Refuse what can't be graded, before anything runs."""
+    """Refuse options and folders that can't be graded, before anything runs."""
     if not (config.rootpath / MANIFEST).is_file():
         raise pytest.UsageError(_BY_THEMSELVES)
     if getattr(config.option, "dist", "no") != "no":  # of pytest-xdist
@@ -179,36 +166,35 @@ def _check_options(config: pytest.Config) -> None:
 
 
 def _leave_out(item: pytest.Item) -> None:
-    """Skip what comes after a lesson that is not solved, unless --all, and after a loop that never ends.
+    """Skip a test after a lesson that is not solved, unless --all, and after a loop that never ends.
 
-    With -k, which may name tests of several lessons, skip those that are not started where another is.
+    -k may name tests of several lessons. If one of these lessons is started, skip those that are not.
     """
     lesson, option = _lesson(item), item.config.option
     outcomes = item.config.stash[_outcomes]
-    if option.keyword and not option.all and not outcomes[lesson.folder].is_started:
-        named = {_lesson(each).folder for each in item.session.items}
+    own = outcomes[lesson.folder]
+    if own.is_stuck:
+        pytest.skip("a test of this lesson was broken off: each of the others may take as long")
+    if option.all or option.solutions:
+        return
+    if option.keyword and not own.is_started:
+        named = {_lesson(other).folder for other in item.session.items}
         if any(outcomes[folder].is_started for folder in named):
             pytest.skip(f"lesson {lesson.number} is not started (--all grades every lesson)")
     for outcome in outcomes.values():
-        if outcome.lesson is lesson and outcome.is_stuck:
-            pytest.skip("a test of this lesson was broken off: each of the others may take as long")
-        if (
-            outcome.failures
-            and outcome.lesson.number < lesson.number
-            and not (option.all or option.solutions)
-        ):
+        if outcome.failures and outcome.lesson.number < lesson.number:
             pytest.skip(f"lesson {outcome.lesson.number} comes first (--all grades every lesson)")
 
 
 @contextmanager
 def _guard(item: pytest.Item) -> Iterator[None]:
-    """Break off what goes on for too long, and let no exercise end its own test."""
+    """Break off a test that runs for too long, and let no exercise end its own test."""
     lesson = _lesson(item)
     try:
         with time_limit(lesson.time_limit):
             yield
     except _ENDS as end:
-        if not passed_through(end, _submission(item.config, lesson)):
+        if innermost_line([end], _submission(item.config, lesson)) == (None, ""):
             raise
         raise ExerciseError(why="what ends a test early gives no answer") from end
 
@@ -221,6 +207,4 @@ def _lesson(item: pytest.Item | pytest.FixtureRequest) -> Lesson:
 
 
 def _submission(config: pytest.Config, lesson: Lesson) -> Path | None:
-    if config.option.solutions:
-        return None
-    return Path(config.option.submission) if config.option.submission else lesson.exercise_path
+    return None if config.option.solutions else Path(config.option.submission or lesson.exercise_path)

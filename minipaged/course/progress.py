@@ -14,32 +14,32 @@ FILE = ".progress.json"
 
 
 def solved(course: Course) -> set[str]:
-    """Folders of the lessons whose exercise, as it is now, has passed."""
-    known = _read(course.root, "solved")
-    return {each.folder for each in course.lessons if known.get(each.folder) == digest(each)}
+    """Return the folders of the lessons whose exercise, as it is now, has passed."""
+    digests = _read(course.root, "solved")
+    return {lesson.folder for lesson in course.lessons if digests.get(lesson.folder) == digest(lesson)}
 
 
 def note(course: Course, passed: list[Lesson], failed: list[Lesson]) -> None:
-    """Remember how lessons went."""
-    known = _read(course.root, "solved") | {lesson.folder: digest(lesson) for lesson in passed}
+    """Remember which lessons passed and which failed."""
+    digests = _read(course.root, "solved") | {lesson.folder: digest(lesson) for lesson in passed}
     for lesson in failed:
-        known.pop(lesson.folder, None)
-    _write(course.root, "solved", known)
+        digests.pop(lesson.folder, None)
+    _write(course.root, "solved", digests)
 
 
 def hints_seen(course: Course, lesson: Lesson) -> int:
-    """How many hints of a lesson have been shown."""
+    """Return how many hints of a lesson have been shown."""
     seen = _read(course.root, "hints").get(lesson.folder, 0)
     return max(seen, 0) if isinstance(seen, int) else 0
 
 
 def note_hints(course: Course, lesson: Lesson, number: int) -> None:
-    """Remember that so many hints have been shown."""
+    """Remember that `number` hints have been shown."""
     _write(course.root, "hints", _read(course.root, "hints") | {lesson.folder: number})
 
 
 def digest(lesson: Lesson) -> str:
-    """A digest of the exercise as it is now."""
+    """Return a digest of the exercise as it is now."""
     try:
         return sha256(lesson.exercise_path.read_bytes()).hexdigest()
     except OSError:
@@ -47,16 +47,16 @@ def digest(lesson: Lesson) -> str:
 
 
 def _read(root: Path, key: str) -> dict[str, Any]:
-    """One part of the file; empty where there is none that can be read."""
+    """Return one part of the file; {} if the file or the part can't be read."""
     try:
-        known = json.loads((root / FILE).read_text(encoding="utf-8"))[key]
+        part = json.loads((root / FILE).read_text(encoding="utf-8"))[key]
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return {}
-    return known if isinstance(known, dict) else {}
+    return part if isinstance(part, dict) else {}
 
 
 def _write(root: Path, key: str, value: dict[str, Any]) -> None:
     """Change one part of the file. A folder that can't be written to is no error."""
-    known = {each: _read(root, each) for each in ("solved", "hints")} | {key: value}
+    parts = {part: _read(root, part) for part in ("solved", "hints")} | {key: value}
     with suppress(OSError):
-        (root / FILE).write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
+        (root / FILE).write_text(json.dumps(parts, indent=1) + "\n", encoding="utf-8")

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
 
 def chain(error: BaseException, link: Literal["__cause__", "__context__"]) -> list[BaseException]:
-    """The exception and those that it came from, last first.
+    """Return the exception, the one that it came from, and so on back to the first.
 
-    By `__cause__` those that it was raised from: interpreters wrap what a kernel raises. By `__context__`
-    those during whose handling it was raised.
+    `__cause__` leads to the exception that it was raised from: interpreters wrap what a kernel raises.
+    `__context__` leads to the exception that was being handled when it was raised.
     """
     errors = [error]
     while (earlier := getattr(errors[-1], link)) is not None and earlier not in errors:
@@ -19,14 +20,18 @@ def chain(error: BaseException, link: Literal["__cause__", "__context__"]) -> li
     return errors
 
 
-def innermost_place(error: BaseException, path: Path) -> tuple[int | None, str]:
-    """The last line of a file that an exception passed, and the function there; (None, "") for none."""
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if is_file(frame.filename, path):
-            return frame.lineno, frame.name
+def innermost_line(errors: Sequence[BaseException], path: Path | None) -> tuple[int | None, str]:
+    """Return the last line of a file that the exceptions passed, and its function; (None, "") for none.
+
+    errors: as `chain` returns them; the earliest exception decides.
+    """
+    for error in reversed(errors):
+        for frame in reversed(traceback.extract_tb(error.__traceback__)):
+            if is_file(frame.filename, path):
+                return frame.lineno, frame.name
     return None, ""
 
 
-def is_file(name: str | None, path: Path) -> bool:
-    """Whether a file name, as Python has it, is that of `path`."""
-    return name is not None and Path(name).resolve() == path.resolve()
+def is_file(name: str | None, path: Path | None) -> bool:
+    """Whether a file name, as Python has it, is the name of `path`."""
+    return name is not None and path is not None and Path(name).resolve() == path.resolve()

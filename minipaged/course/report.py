@@ -1,4 +1,4 @@
-"""The report of `pytest lessons/`: a bar, what is next, one failure in plain words, and the way on."""
+"""The report of `pytest lessons/`: a bar, what is next, and one failure in plain words."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from .exercise import unwritten
+from .exercise import location, unwritten
 from .manifest import Course, Lesson
 from .outcome import Failure, Outcome
 
@@ -16,7 +16,7 @@ Line = tuple[str, str]  # a style of pytest's terminal writer ("" for none), and
 
 
 def report(course: Course, outcomes: list[Outcome], solved: set[str], new: list[Lesson]) -> Iterator[Line]:
-    """All lines of the report. `solved` holds folders, `new` the lessons solved for the first time."""
+    """Yield the lines of the report. `solved` holds folders, `new` the lessons solved for the first time."""
     yield "", ""
     yield from progress_lines(course, solved, outcomes)
     for lesson in new:
@@ -31,15 +31,13 @@ def report(course: Course, outcomes: list[Outcome], solved: set[str], new: list[
         yield from _failed(failed)
     elif len(solved) == len(course.lessons):
         yield "", ""
-        yield (
-            "green",
-            "All lessons are solved: your block table, allocator and copies have served a real model.",
-        )
+        served = "your block table, allocator and copies have served a real model"
+        yield "green", f"All lessons are solved: {served}."
     yield "", ""
 
 
 def progress_lines(course: Course, solved: set[str], outcomes: Sequence[Outcome] = ()) -> Iterator[Line]:
-    """The bar, and a line for each lesson."""
+    """Yield the bar, and a line per lesson."""
     lessons = course.lessons
     bar = "".join("■" if lesson.folder in solved else "□" for lesson in lessons)
     yield "bold", f"  {bar}  {len(solved)} of {len(lessons)} lessons solved"
@@ -65,14 +63,14 @@ def _state(lesson: Lesson, outcome: Outcome | None, done: bool) -> str:
 
 
 def _failed(outcome: Outcome) -> Iterator[Line]:
-    """The lesson to work on: where to read, what to write, and what is wrong."""
+    """Yield the lesson to work on: where to read, what to write, and what is wrong."""
     lesson, failure = outcome.lesson, outcome.first_failure
     path = outcome.submission or lesson.exercise_path
     if not outcome.is_started:
         yield "bold", f"Next: lesson {lesson.number}, {lesson.title}. It is not started."
         yield from _wrapped(lesson.concept)
-        yield "", f"    Read   {_relative(lesson.path / 'README.md')}"
-        yield "", f"    Write  {_place(path, next(unwritten(path), ('', None))[1])}"
+        yield "", f"    Read   {location(lesson.path / 'README.md')}"
+        yield "", f"    Write  {location(path, next(unwritten(path), ('', None))[1])}"
         if len(lesson.write) > 1:
             names = [name.removeprefix("_") for name in lesson.write]
             yield from _wrapped(f"To be written: {', '.join(names)}.")
@@ -89,24 +87,19 @@ def _explained(failure: Failure, path: Path) -> Iterator[Line]:
         yield from _wrapped(f"It is needed here: {failure.rule}")
     else:
         yield from _wrapped(failure.rule, "red")
-        for label, text in (("tried", failure.tried), ("expected", failure.expected), ("got", failure.got)):
-            if text:
+        for label in ("tried", "expected", "got", "why"):
+            if text := getattr(failure, label):
                 yield from _labelled(label, text)
-        if failure.why:
-            yield from _labelled("why", failure.why)
-    yield "", f"    Open   {_place(path, failure.line)}"
+    yield "", f"    Open   {location(path, failure.line)}"
 
 
 def _labelled(label: str, text: str) -> Iterator[Line]:
-    """A label, and its text beside it; lines that the text brings stay as they are."""
-    first, *rest = [
-        line
-        for part in text.splitlines() or [""]
-        for line in (textwrap.wrap(part, _width() - 15) if len(part) > _width() - 15 else [part]) or [""]
-    ]
-    yield "", f"      {label:9}{first}"
-    for line in rest:
-        yield "", f"      {'':9}{line}"
+    """Yield a text with a label before its first line; shorter lines of the text stay as they are."""
+    width = _width() - 15
+    for part in text.splitlines():
+        for line in (textwrap.wrap(part, width) if len(part) > width else [part]) or [""]:
+            yield "", f"      {label:9}{line}"
+            label = ""
 
 
 def _wrapped(text: str, style: str = "") -> Iterator[Line]:
@@ -115,21 +108,11 @@ def _wrapped(text: str, style: str = "") -> Iterator[Line]:
 
 
 def _page(lesson: Lesson) -> str:
-    """Where the lesson's page is: copies of the lessons are without it."""
+    """Say where the lesson's page is: a copy of the lessons is without it."""
     path = lesson.root.parent / lesson.page
-    found = path.is_file()
-    return _relative(path) if found else f"{lesson.page} in minipaged's repository; this copy has no docs"
+    in_repository = f"{lesson.page} in minipaged's repository; this copy has no docs"
+    return os.path.relpath(path) if path.is_file() else in_repository
 
 
 def _width() -> int:
     return min(shutil.get_terminal_size((100, 24)).columns, 100)
-
-
-def _place(path: Path, line: int | None) -> str:
-    return _relative(path) + (f":{line}" if line else "")
-
-
-def _relative(path: Path) -> str:
-    """The path as one would type it here."""
-    relative = os.path.relpath(path)
-    return relative if not relative.startswith(os.path.join("..", "..")) else str(path)

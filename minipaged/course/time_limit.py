@@ -1,6 +1,6 @@
-"""Break off what a learner's code does for too long: a test as a whole, or one call of that code.
+"""Break off a learner's code that runs for too long: a whole test, or one call.
 
-Nothing is limited where there are no such signals, or outside the main thread.
+There is no limit on a system without interval timers, nor outside the main thread.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from types import FrameType
 
 
 class TimeLimitError(BaseException):
-    """Something took too long. Not an Exception: a learner's `except Exception` must not swallow it."""
+    """A time limit has passed. Not an Exception: a learner's `except Exception` must not swallow it."""
 
 
 @contextmanager
 def time_limit(seconds: int) -> Iterator[None]:
-    """Raise TimeLimitError in here after so many seconds."""
+    """Raise TimeLimitError in the code inside after `seconds`."""
 
     def stop(frame: FrameType | None) -> None:
         raise TimeLimitError(seconds)
@@ -29,9 +29,9 @@ def time_limit(seconds: int) -> Iterator[None]:
 
 @contextmanager
 def call_time_limit(seconds: int, files: Container[str]) -> Iterator[None]:
-    """Raise TimeLimitError in a call of code in `files` that is still the same after so many seconds.
+    """Raise TimeLimitError in a call of code in `files` that runs for `seconds`.
 
-    Looks every second which call it is: what the model itself takes doesn't count.
+    A timer looks once per second whether that call still runs. Time in the model itself doesn't count.
     """
     running: FrameType | None = None
     ticks = 0
@@ -53,7 +53,7 @@ def call_time_limit(seconds: int, files: Container[str]) -> Iterator[None]:
 
 @contextmanager
 def _alarm(first: float, interval: float, call: Callable[[FrameType | None], None]) -> Iterator[None]:
-    """Call with the frame that runs after `first` seconds, and then every `interval` unless that is 0."""
+    """Call `call` with the running frame after `first` seconds, then every `interval` unless that is 0."""
     if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,7 +1,7 @@
-"""`minipaged simulate`: what a server would carry, before you rent it.
+"""`minipaged simulate`: plan a server before you rent it.
 
-How many requests fit at once, what rate is sustained at a latency, how much memory is wasted, which block
-size to take, and whether prefix caching or swap would pay: all from the engine's own scheduler and block
+How many requests fit at once? What rate is sustained at a latency? How much memory is wasted? Which block
+size is best? Would prefix caching or swap pay? The answers come from the engine's own scheduler and block
 manager, with a cost model in place of the GPU.
 Page: docs/paper.md.
 """
@@ -25,16 +25,16 @@ BLOCK_SIZES = (8, 16, 32, 64, 128, 256)
 
 
 class Question(NamedTuple):
-    """What one process finds out: a system in one setting, under one workload, within one latency."""
+    """The work of one process: a system in one setting, under one workload, within one latency."""
 
     system: str
     setting: Setting
-    trace: Traffic
+    traffic: Traffic
     target: float
 
 
 class Answer(NamedTuple):
-    """The rate that is sustained, and requests at once then; and the same with all requests at once."""
+    """The rate that is sustained and the requests that then run; the same for a full server."""
 
     rate: float
     running: float
@@ -42,27 +42,27 @@ class Answer(NamedTuple):
     full_running: float
     waste: float | None  # share of the pool that is taken and holds no token while requests wait
     num_preemptions: int
-    least_latency: float  # seconds a token at the lowest rate tried
+    least_latency: float  # seconds per token at the lowest rate tried
     cached: float  # share of prompt tokens found in the prefix cache
     points: list[Point]
 
 
 def simulate(options: Options) -> None:
-    """Answer the questions of the command line in tables."""
+    """Simulate what the command line asks for, and print tables."""
     output = None if options.output is None else output_file(options.output)
     plot = plots.plot_file(options.plot)
     setting = setting_from(options)
     swap_space = swap_space_from(options, setting)
-    trace = Traffic(options.workload, options.minutes, setting.max_model_len)
+    traffic = Traffic(options.workload, options.minutes, setting.max_model_len)
     console = DataConsole()
-    _print_server(console, setting, trace)
-    cases = _cases(setting, trace.shares_prefixes, swap_space)
-    questions = [Question(system, each, trace, options.latency_target) for system, each in cases.values()]
+    _print_server(console, setting, traffic)
+    cases = _cases(setting, traffic.shares_prefixes, swap_space)
+    questions = [Question(*case, traffic, options.latency_target) for case in cases.values()]
     with (
         processes(min(options.processes, len(cases))) as pool,
         console.status(f"simulating {len(cases)} settings ..."),
     ):
-        answers = dict(zip(cases, pool(answer, questions), strict=True))
+        answers = dict(zip(cases, pool(find_answer, questions), strict=True))
     _print_systems(console, answers, options.latency_target)
     _print_choices(console, answers)
     if output is not None:
@@ -70,7 +70,7 @@ def simulate(options: Options) -> None:
             "settings": asdict(options),
             "num_slots": setting.num_slots,
             "bytes_per_token": setting.shape.bytes_per_token,
-            "answers": {name: each._asdict() for name, each in answers.items()},
+            "answers": {name: answer._asdict() for name, answer in answers.items()},
         }
         write_results(console, output, results)
     if plot is not None:
@@ -80,30 +80,30 @@ def simulate(options: Options) -> None:
         console.write((f"The picture is in {plot}.", "dim"))
 
 
-def answer(question: Question) -> Answer:
-    """Search for the rate, then fill the pool."""
-    system, setting, trace, target = question
-    room = int(setting.num_slots / sum(trace.mean_lengths))
-    full = saturated(system, trace.some(min(max(1000, 4 * room), MOST_REQUESTS)), setting)
+def find_answer(question: Question) -> Answer:
+    """Fill the pool, then search for the rate."""
+    system, setting, traffic, target = question
+    room = int(setting.num_slots / sum(traffic.mean_lengths))
+    full = saturated(system, traffic.draw(min(max(1000, 4 * room), MOST_REQUESTS)), setting)
     full_rate = _steady_rate(full.latencies)
-    found = sustained_rate(system, trace.requests, setting, target, highest=2 * full_rate)
+    sustained = sustained_rate(system, traffic.requests, setting, target, highest=2 * full_rate)
     return Answer(
-        rate=min(found.rate, full_rate),
-        running=found.mean_running,
+        rate=min(sustained.rate, full_rate),
+        running=sustained.mean_running,
         full_rate=full_rate,
         full_running=full.mean_running,
         waste=full.wasted,
         num_preemptions=full.num_preemptions,
-        least_latency=found.points[0].latency,
+        least_latency=sustained.points[0].latency,
         cached=full.num_cached_tokens / full.num_prompt_tokens if full.num_prompt_tokens else 0.0,
-        points=found.points,
+        points=sustained.points,
     )
 
 
 def _steady_rate(ends: Sequence[float]) -> float:
-    """Requests a second between the first tenth that has ended and the last: no server sustains more.
+    """Return the requests per second from the end of the first tenth to the last: no server sustains more.
 
-    A short trace would let a queue grow and call that a rate. ends: in seconds, in order.
+    A queue may grow to the end of a short trace, which is no sustained rate. ends: in seconds, in order.
     """
     first, last = len(ends) // 10, len(ends) * 9 // 10
     if ends[first] == ends[last]:  # all in one step
@@ -112,7 +112,7 @@ def _steady_rate(ends: Sequence[float]) -> float:
 
 
 def _cases(setting: Setting, shares_prefixes: bool, swap_space: int) -> dict[str, tuple[str, Setting]]:
-    """All that is simulated, by name."""
+    """Return each system and setting to simulate, by name."""
     cases = {system: (system, setting) for system in SYSTEMS}
     for size in sorted({*BLOCK_SIZES, setting.block_size}):
         if setting.num_slots // size * size >= setting.max_model_len:
@@ -124,12 +124,12 @@ def _cases(setting: Setting, shares_prefixes: bool, swap_space: int) -> dict[str
     return cases
 
 
-# ------------------------------------------------------------------ what is told
+# ------------------------------------------------------------------ what is printed
 
 
-def _print_server(console: DataConsole, setting: Setting, trace: Traffic) -> None:
+def _print_server(console: DataConsole, setting: Setting, traffic: Traffic) -> None:
     shape, server = setting.shape, setting.server
-    prompt, output = trace.mean_lengths
+    prompt, output = traffic.mean_lengths
     console.print(
         f"{shape.name}: {shape.num_parameters / 1e9:.1f} billion parameters, "
         f"{shape.weight_bytes / GIB:.1f} GiB of weights in 16 bits; "
@@ -137,22 +137,19 @@ def _print_server(console: DataConsole, setting: Setting, trace: Traffic) -> Non
         f"{server.num_gpus} x {server.gpu.name}, {server.gpu.memory / GIB:.0f} GiB each: "
         f"{server.kv_bytes / GIB:.1f} GiB for the KV cache hold {setting.num_slots:,} tokens, "
         f"{setting.num_blocks:,} blocks of {setting.block_size}.\n"
-        f"Requests of {trace.workload}: {prompt:.1f} tokens in, {output:.1f} out on average; traces of "
-        f"{trace.minutes:g} minutes.\n"
+        f"Requests of {traffic.workload}: {prompt:.1f} tokens in, {output:.1f} out on average; traces of "
+        f"{traffic.minutes:g} minutes.\n"
     )
 
 
 def _print_systems(console: DataConsole, answers: dict[str, Answer], target: float) -> None:
-    table = empty_table("What each way to keep the cache carries")
-    table.add_column("", no_wrap=True)
-    for name in ("req/s", "at once", "at once, full", "wasted, full"):
-        table.add_column(name, justify="right")
+    columns = ("req/s", "at once", "at once, full", "wasted, full")
+    table = empty_table("What each way to keep the cache carries", columns, label="")
     for system in SYSTEMS:
-        each = answers[system]
+        answer = answers[system]
         name = "paged" if system == PAGED else SYSTEM_NAMES[system]
-        table.add_row(
-            name, f"{each.rate:.2f}", f"{each.running:.1f}", f"{each.full_running:.1f}", _share(each.waste)
-        )
+        shown = f"{answer.rate:.2f}", f"{answer.running:.1f}", f"{answer.full_running:.1f}"
+        table.add_row(name, *shown, _share(answer.waste))
     console.print(table)
     console.print(
         f"req/s: the highest rate at which a request takes at most {target:g} s a token on average, and "
@@ -163,30 +160,23 @@ def _print_systems(console: DataConsole, answers: dict[str, Answer], target: flo
 
 
 def _print_choices(console: DataConsole, answers: dict[str, Answer]) -> None:
-    table = empty_table("What the settings of paging change")
-    table.add_column("", no_wrap=True)
-    for name in ("req/s", "req/s, full", "at once, full", "wasted, full", "preempted"):
-        table.add_column(name, justify="right")
-    for name, each in answers.items():
+    columns = ("req/s", "req/s, full", "at once, full", "wasted, full", "preempted")
+    table = empty_table("What the settings of paging change", columns, label="")
+    for name, answer in answers.items():
         if name not in SYSTEMS:
-            shown = (
-                f"{each.rate:.2f}",
-                f"{each.full_rate:.2f}",
-                f"{each.full_running:.1f}",
-                _share(each.waste),
-            )
-            table.add_row(name, *shown, str(each.num_preemptions))
+            shown = f"{answer.rate:.2f}", f"{answer.full_rate:.2f}", f"{answer.full_running:.1f}"
+            table.add_row(name, *shown, _share(answer.waste), str(answer.num_preemptions))
     console.print(table)
     for line in advice(answers):
         console.print(f"- {line}")
 
 
 def advice(answers: dict[str, Answer]) -> list[str]:
-    """What follows from the figures, in sentences."""
+    """Return what follows from the figures, in sentences."""
     paged = answers[PAGED]
     if not paged.rate:
         return [f"No rate will do: even alone, a request takes {paged.least_latency:.4f} s a token."]
-    sizes = {name: each.rate for name, each in answers.items() if name.startswith("block_size=")}
+    sizes = {name: answer.rate for name, answer in answers.items() if name.startswith("block_size=")}
     best = max(sizes.values())
     good = [name.partition("=")[2] for name, rate in sizes.items() if rate >= 0.98 * best]
     lines = [
@@ -210,12 +200,11 @@ def _share(waste: float | None) -> str:
     return "–" if waste is None else f"{waste:.1%}"
 
 
-def _compare(what: str, with_it: Answer, without: Answer) -> str:
+def _compare(setting: str, with_it: Answer, without: Answer) -> str:
     gain = with_it.rate / without.rate - 1 if without.rate else 0.0
-    cached = f", {with_it.cached:.0%} of prompt tokens are found" if with_it.cached else ""
+    verdict = f"{'worth it' if gain > 0 else 'not worth it'}, {gain:+.0%}"
     if abs(gain) < 0.02:
-        return f"{what}: no difference ({with_it.rate:.2f} against {without.rate:.2f} requests/s){cached}."
-    verdict = "worth it" if gain > 0 else "not worth it"
-    return (
-        f"{what}: {verdict}, {gain:+.0%} ({with_it.rate:.2f} against {without.rate:.2f} requests/s){cached}."
-    )
+        verdict = "no difference"
+    rates = f"({with_it.rate:.2f} against {without.rate:.2f} requests/s)"
+    cached = f", {with_it.cached:.0%} of prompt tokens are found" if with_it.cached else ""
+    return f"{setting}: {verdict} {rates}{cached}."

@@ -1,8 +1,8 @@
-"""How long a step would take on a server: a roofline, and what early vLLM spent beside it.
+"""How long a step would take on a server: a roofline, and the host time of early vLLM.
 
-Linear layers read all weights once a step, or compute two operations a weight and token, whichever takes
-longer; attention reads the K and V of every context. Host and launches add a constant and a share for each
-sequence. The paper's own measurements fix those: see `HOST_SECONDS`.
+Linear layers read all weights once per step, or compute two operations per weight and token, whichever takes
+longer. Attention reads the K and V of every context. Host and launches add a constant, and a share per
+sequence. Both are fitted to the paper's own measurements: see `HOST_SECONDS`.
 Page: docs/paper.md.
 """
 
@@ -15,24 +15,24 @@ from .model_shape import ModelShape
 
 GIB = 1 << 30
 
-# What real kernels reach of a data sheet's figures; usual for A100s, and ours to choose.
+# The share of a data sheet's figures that real kernels reach: our choice, usual for A100s.
 BANDWIDTH_SHARE = 0.8
 COMPUTE_SHARE = 0.6
-# Two points of the paper's Figure 13 (vLLM, OPT-13B on an A100) say what a step took, by Little's law: 30.42
-# requests at 2 a second and 338 tokens each are 45 ms a step, 132.44 at 30 and 58.5 are 75 ms. The roofline
-# explains the rest; these are fitted so that the simulation has the same two points.
+# Two points of the paper's Figure 13 (vLLM, OPT-13B on an A100) give the time of a step, by Little's law:
+# 30.42 requests at 2 per second with 338 tokens are 45 ms per step, 132.44 at 30 with 58.5 are 75 ms. These
+# two constants are fitted so that the simulation passes both points. The roofline explains the rest.
 HOST_SECONDS = 0.0045
 HOST_SECONDS_PER_SEQUENCE = 0.00029
-# An all-reduce over NVLink, twice a layer under tensor parallelism: start, and bytes a second.
+# An all-reduce over NVLink, twice per layer under tensor parallelism: its start, and bytes per second.
 ALL_REDUCE_SECONDS = 20e-6
 ALL_REDUCE_BANDWIDTH = 200e9
-# One copy between GPU and host memory starts so late, however small it is.
+# The start of one copy between GPU and host memory, however small the copy is.
 TRANSFER_SECONDS = 10e-6
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """Figures of a data sheet: bytes, bytes a second, 16-bit operations a second."""
+    """Figures of a data sheet: bytes, bytes per second, 16-bit operations per second."""
 
     name: str
     memory: int
@@ -56,14 +56,14 @@ GPUS = {
 
 @dataclass(frozen=True)
 class Server:
-    """So many GPUs that share a model by tensor parallelism, and the bytes that K and V may have."""
+    """GPUs that share a model by tensor parallelism, and the bytes that K and V may have."""
 
     gpu: Gpu
     num_gpus: int
     kv_bytes: int
 
 
-# The paper's Table 1: what is left of the memory once weights and activations have theirs.
+# The paper's Table 1: the memory that weights and activations leave.
 PAPER_SERVERS = {
     "opt-13b": Server(GPUS["a100-40gb"], 1, 12 * GIB),
     "opt-66b": Server(GPUS["a100-40gb"], 4, 21 * GIB),
@@ -73,7 +73,7 @@ PAPER_SERVERS = {
 
 
 class CostModel:
-    """Seconds that a step of one model takes on one server."""
+    """The seconds that a step of one model takes on one server."""
 
     def __init__(
         self,
@@ -85,10 +85,10 @@ class CostModel:
         copies_per_block: int = 1,
         seconds_per_sequence: float = HOST_SECONDS_PER_SEQUENCE,
     ) -> None:
-        """attention_slowdown: of a kernel that reads blocks of this size, against the best.
+        """attention_slowdown: the time of a kernel with blocks of this size over the best time.
 
-        copies_per_block: transfers that swapping one takes; 1 where a block is one piece of memory.
-        seconds_per_sequence: what the host does for each in a step.
+        copies_per_block: transfers per swapped block; 1 where a block is one piece of memory.
+        seconds_per_sequence: the host's time per sequence and step.
         """
         gpu, n = server.gpu, server.num_gpus
         bandwidth, flops = gpu.bandwidth * n * BANDWIDTH_SHARE, gpu.flops * n * COMPUTE_SHARE
@@ -108,10 +108,10 @@ class CostModel:
         self.reduce_seconds_per_token = num_reduces * wire
 
     def forward_seconds(self, num_tokens: int, num_sequences: int, num_context: int, num_pairs: int) -> float:
-        """One forward pass.
+        """Return the seconds of one forward pass.
 
         num_tokens: to be computed, of `num_sequences` sequences. num_context: tokens whose K and V are read,
-        by each sequence once. num_pairs: of a query and a key that it attends to.
+        once per sequence. num_pairs: pairs of a query and a key that it attends to.
         """
         weights = self.shape.weight_bytes_read(num_tokens) * self.seconds_per_weight_byte
         linear = max(weights, num_tokens * self.seconds_per_token)
@@ -120,14 +120,12 @@ class CostModel:
         return linear + attention + reduces + HOST_SECONDS + num_sequences * self.seconds_per_sequence
 
     def move_seconds(self, step: Schedule) -> float:
-        """The copies and swaps that a step begins with."""
-        if not step.moves:
-            return 0.0
+        """Return the seconds of the copies and swaps at the beginning of a step."""
         num_copies = sum(move.kind == "copy" for move in step.moves)
         return num_copies * self.copy_seconds + (len(step.moves) - num_copies) * self.swap_seconds
 
     def step_seconds(self, step: Schedule) -> float:
-        """All of a step: its moves, and its forward pass."""
+        """Return the seconds of a whole step: its moves and its forward pass."""
         num_tokens = num_context = num_pairs = 0
         for _, _, start, stop, _ in step.rows:
             num_new = stop - start

@@ -1,6 +1,6 @@
-"""What a model weighs and what a token of it leaves in the cache, from its shape alone.
+"""The bytes of a model's weights, and of one token's K and V, from the model's shape alone.
 
-The models of the paper's Table 1 and a few of today are known by name; any other is read from its
+The models of the paper's Table 1 and a few newer ones are known by name. Any other is read from its
 config.json, and its parameters are counted on a model without memory.
 Page: docs/concepts/kv_cache.md.
 """
@@ -21,8 +21,8 @@ from ..reference.kv_cache_size import bytes_per_token
 class ModelShape:
     """A decoder-only transformer. Lengths are in tokens, `bytes_per_value` is of weights, keys and values.
 
-    `window` tokens are all that `num_window_layers` of the layers look back on (sliding-window attention).
-    `num_expert_parameters` of the parameters are those of experts, of which a token passes `expert_share`.
+    In `num_window_layers` layers a token attends to the last `window` tokens only (sliding-window attention).
+    Experts hold `num_expert_parameters` of the parameters, and a token passes `expert_share` of the experts.
     """
 
     name: str
@@ -41,18 +41,18 @@ class ModelShape:
 
     @property
     def weight_bytes(self) -> int:
-        """What all parameters take."""
+        """Bytes of all parameters."""
         return self.num_parameters * self.bytes_per_value
 
     @property
     def num_active_parameters(self) -> float:
-        """Parameters that compute one token."""
+        """The number of parameters that compute one token."""
         return self.num_parameters - self.num_expert_parameters * (1 - self.expert_share)
 
     def weight_bytes_read(self, num_tokens: int) -> float:
-        """What a step of so many tokens reads: experts that none of them chooses stay where they are.
+        """Return the bytes of weights that a step reads. It reads no expert that none of its tokens chooses.
 
-        Tokens choose as if by chance: an expert is left out by all with probability (1 - share) ** tokens.
+        Tokens choose as if by chance: all leave an expert out with probability (1 - share) ** tokens.
         """
         left_out = (1 - self.expert_share) ** num_tokens
         return (self.num_parameters - self.num_expert_parameters * left_out) * self.bytes_per_value
@@ -63,9 +63,9 @@ class ModelShape:
         return bytes_per_token(self.num_layers, self.num_kv_heads, self.head_dim, self.bytes_per_value)
 
     def bytes_read(self, num_tokens: int) -> int:
-        """Bytes of K and V that attention reads for one new token with a context of `num_tokens`.
+        """Return the bytes of K and V that attention reads for a new token with a context of `num_tokens`.
 
-        A layer with a window reads no more than that. The pool keeps what is behind it nevertheless.
+        A layer with a window reads the window only. The pool keeps the blocks behind it nevertheless.
         """
         if self.window is None or num_tokens <= self.window:
             return num_tokens * self.bytes_per_token
@@ -103,9 +103,9 @@ KNOWN = {
 
 
 def find_shape(model: str) -> ModelShape:
-    """The shape of a model that is known by name, or of a config.json, or a folder with one.
+    """Return the shape of a known model, or of a config.json, or of a folder with one.
 
-    Raises InvalidConfigError for any other.
+    Raises InvalidConfigError for any other name.
     """
     if model.lower() in KNOWN:
         return KNOWN[model.lower()]
@@ -120,7 +120,7 @@ def find_shape(model: str) -> ModelShape:
 
 
 def _read_shape(path: Path) -> ModelShape:
-    """Let transformers read the file, which knows what each architecture calls its sizes."""
+    """Let transformers read the file: it knows the names of the sizes in each architecture."""
     import torch
     import transformers
 
@@ -153,15 +153,15 @@ def _read_shape(path: Path) -> ModelShape:
             num_expert_parameters=num_expert_parameters,
             expert_share=_expert_share(text) if num_expert_parameters else 1.0,
         )
-    except Exception as error:  # whatever transformers finds wrong with it
+    except Exception as error:  # transformers may raise anything
         raise InvalidConfigError(f"model={str(path)!r}: {str(error).splitlines()[0]}") from error
 
 
 def _check_supported(config: Any) -> None:
-    """Raise ValueError for models whose cache or weights are of another size than this file computes."""
+    """Raise ValueError for a model whose cache or weights have another size than this file computes."""
     text = config.get_text_config(decoder=True)
     kinds = set(getattr(text, "layer_types", None) or ())
-    for what, found in (
+    for feature, is_used in (
         ("an encoder", getattr(config, "is_encoder_decoder", False)),
         ("quantised weights", getattr(config, "quantization_config", None)),
         ("a compressed cache (multi-head latent attention)", getattr(text, "kv_lora_rank", None)),
@@ -169,37 +169,37 @@ def _check_supported(config: Any) -> None:
         ("layers without attention", kinds - {"full_attention", "sliding_attention", "chunked_attention"}),
         ("layers without attention", hasattr(text, "attn_layer_period") or hasattr(text, "ssm_cfg")),
     ):
-        if found:
-            raise ValueError(f"{config.model_type} has {what}, which is not simulated")
+        if is_used:
+            raise ValueError(f"{config.model_type} has {feature}, which is not simulated")
 
 
 def _expert_share(text: Any) -> float:
-    """Experts that a token passes, of all."""
+    """Return the share of the experts that a token passes."""
     names = ("num_local_experts", "num_experts", "n_routed_experts")
     total = next(int(getattr(text, name)) for name in names if getattr(text, name, None))
     return int(text.num_experts_per_tok) / total
 
 
 def _num_layers(path: Path, text: Any) -> int:
-    """Layers as the file has them: where it says nothing, transformers takes some model's number."""
-    given: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    given = given.get("text_config", given)
+    """Return the number of layers, which the file must state: transformers would assume one."""
+    stated: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    stated = stated.get("text_config", stated)
     name = text.attribute_map.get("num_hidden_layers", "num_hidden_layers")
-    if not {name, "num_hidden_layers"} & given.keys() or text.num_hidden_layers < 1:
+    if not {name, "num_hidden_layers"} & stated.keys() or text.num_hidden_layers < 1:
         raise ValueError(f"{name} must be given, the number of layers, 1 or more")
     return int(text.num_hidden_layers)
 
 
 def _num_kv_heads(text: Any, num_heads: int) -> int:
-    """Heads that are stored. Falcon has names of its own, and "multi_query" may go with groups there."""
+    """Return the number of KV heads. Falcon has its own names, and "multi_query" may go with groups there."""
     if getattr(text, "multi_query", False) and not getattr(text, "new_decoder_architecture", False):
         return 1
-    found = getattr(text, "num_key_value_heads", None) or getattr(text, "num_kv_heads", None)
-    return int(found or num_heads)
+    num_kv_heads = getattr(text, "num_key_value_heads", None) or getattr(text, "num_kv_heads", None)
+    return int(num_kv_heads or num_heads)
 
 
 def _window(text: Any, num_layers: int) -> tuple[int | None, int]:
-    """The window of sliding-window attention, and how many layers have it."""
+    """Return the window of sliding-window attention, and how many layers have it."""
     window = getattr(text, "sliding_window", None)
     if not window or getattr(text, "use_sliding_window", True) is False:
         return None, 0

@@ -15,7 +15,8 @@ from .model_shape import ModelShape, find_shape
 from .processes import usable_cores
 from .systems import Setting
 
-MOST_BLOCKS = 1 << 25  # of a pool: their books take some 1.5 GB of memory
+MOST_BLOCKS = 1 << 25  # of a pool: their bookkeeping takes some 1.5 GB of memory
+COUNTS = ("num_gpus", "block_size", "max_num_seqs", "max_num_batched_tokens", "processes", "max_model_len")
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Options:
 
 
 def setting_from(options: Options) -> Setting:
-    """The server and the engine's settings. Raises InvalidConfigError, which names the argument."""
+    """Return the server and the engine's settings. Raises InvalidConfigError, which names the argument."""
     _check_numbers(options)
     shape = find_shape(options.model)
     max_model_len = options.max_model_len or shape.max_model_len
@@ -71,15 +72,8 @@ def setting_from(options: Options) -> Setting:
 
 
 def _check_numbers(options: Options) -> None:
-    """Raise InvalidConfigError for a number that means nothing, and for an unknown GPU."""
-    for name in (
-        "num_gpus",
-        "block_size",
-        "max_num_seqs",
-        "max_num_batched_tokens",
-        "processes",
-        "max_model_len",
-    ):
+    """Raise InvalidConfigError for a number out of range, and for an unknown GPU."""
+    for name in COUNTS:
         value = getattr(options, name)
         if value is not None and value < 1:
             raise InvalidConfigError(f"{name} must be at least 1, got {value}")
@@ -107,15 +101,15 @@ def _check_blocks(names: str, num_blocks: int) -> None:
 
 
 def _kv_bytes(options: Options, shape: ModelShape, memory: int) -> int:
-    """What is left for K and V once the weights have their place."""
+    """Return the memory for K and V: as requested, or as the weights leave it."""
     if options.kv_cache_memory is not None:
-        wanted = parse_bytes("kv_cache_memory", options.kv_cache_memory)
-        if wanted + shape.weight_bytes > memory:
+        requested = parse_bytes("kv_cache_memory", options.kv_cache_memory)
+        if requested + shape.weight_bytes > memory:
             raise InvalidConfigError(
                 f"kv_cache_memory={options.kv_cache_memory!r} and {shape.weight_bytes / GIB:.1f} GiB of "
                 f"weights are more than the {memory / GIB:.1f} GiB of all GPUs"
             )
-        return wanted
+        return requested
     left = int(memory * options.gpu_memory_utilization) - shape.weight_bytes
     if left <= 0:
         raise InvalidConfigError(
@@ -126,7 +120,7 @@ def _kv_bytes(options: Options, shape: ModelShape, memory: int) -> int:
 
 
 def swap_space_from(options: Options, setting: Setting) -> int:
-    """Bytes of host memory to preempt to. Raises InvalidConfigError where they hold no block."""
+    """Return the bytes of host memory to preempt to. Raises InvalidConfigError if they hold no block."""
     space = parse_bytes("swap_space", options.swap_space)
     block_bytes = setting.block_size * setting.shape.bytes_per_token
     if 0 < space < block_bytes:

@@ -1,4 +1,4 @@
-"""Pictures of what was simulated: latency over rate, one panel a setting, as in the paper's Figure 12."""
+"""Plots of a simulation: latency over rate, one panel per setting, as in the paper's Figure 12."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ..errors import InvalidConfigError
 from ..terminal.results import output_file, unwritable
 from .systems import SYSTEM_NAMES
 
-Curves = Mapping[str, Sequence[tuple[float, float]]]  # (requests a second, seconds a token) by system
+Curves = Mapping[str, Sequence[tuple[float, float]]]  # (requests per second, seconds per token) by system
 
 
 def plot_file(name: str | None) -> Path | None:
-    """Where a picture goes, known to be possible before anything runs. Raises InvalidConfigError."""
+    """Check, before anything runs, that a plot can be written. Raises InvalidConfigError if not."""
     if name is None:
         return None
     if Path(name).suffix not in (".svg", ".png"):
@@ -27,7 +27,7 @@ def plot_file(name: str | None) -> Path | None:
 
 
 def draw_rates(path: Path, panels: Mapping[str, Curves], target: float) -> None:
-    """One panel for each title: the normalized latency of every system as the rate grows."""
+    """Draw a panel per title: the normalized latency of every system as the rate grows."""
     import matplotlib
 
     matplotlib.use("agg")
@@ -50,7 +50,7 @@ def draw_rates(path: Path, panels: Mapping[str, Curves], target: float) -> None:
 
 
 def draw_panel(axes: Any, title: str, curves: Curves, target: float) -> None:
-    """Latency over rate, up to the target: a run that passes it is broken off, so how far is not known."""
+    """Draw latency over rate up to the target. A run stops beyond it, so its latency is not known."""
     for system, points in curves.items():
         shown = [(rate, latency) for rate, latency in sorted(points) if latency <= target]
         if shown:

@@ -15,10 +15,10 @@ Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 
 @contextmanager
 def processes(count: int, prepare: Callable[[], None] | None = None) -> Iterator[Map]:
-    """A `map` over `count` processes, with one thread each; with 1, the plain one.
+    """Yield a `map` over `count` processes with one thread per process, or the plain `map` for 1.
 
-    Whatever ends the block ends them, an interruption too.
-    prepare: called in each of them first, where what they run can't be imported without it.
+    The end of the block, or an interrupt, ends the processes.
+    prepare: the first call in each process, if its function can't be imported without it.
     """
     if count == 1:
         yield map
@@ -28,14 +28,14 @@ def processes(count: int, prepare: Callable[[], None] | None = None) -> Iterator
 
 
 def usable_cores() -> int:
-    """Cores that this process may use."""
+    """Return how many cores this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def _begin(prepare: Callable[[], None] | None) -> None:
-    import torch  # not before a process needs it: the help of a command must not wait
+    import torch  # only where a process needs it: the help of a command must not wait
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent's to handle
     torch.set_num_threads(1)

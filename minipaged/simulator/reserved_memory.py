@@ -1,8 +1,7 @@
 """Orca's memory under our scheduler: every sequence reserves one piece of slots, and keeps it to its end.
 
-The paper's baselines (section 6.1) schedule step by step as vLLM does; what differs is how much they reserve.
-So the same scheduler runs over this class in place of the block manager. The pieces are those of
-reference/contiguous.py.
+The paper's baselines (section 6.1) schedule step by step as vLLM does, but reserve more. So the same
+scheduler runs over this class in place of the block manager. reference/contiguous.py cuts the pieces.
 Page: docs/concepts/fragmentation.md.
 """
 
@@ -20,7 +19,7 @@ from ..reference.slot_allocator import BuddyAllocator, OutOfSlotsError
 
 
 class ReservedMemory(BlockManager):
-    """Stands where a block manager of `num_slots` blocks of one slot would; nothing is ever shared."""
+    """Replaces a block manager of `num_slots` blocks of one slot. No slot is ever shared."""
 
     def __init__(self, num_slots: int, max_model_len: int, policy: Policy) -> None:
         super().__init__(num_slots, 1, enable_prefix_caching=False)
@@ -29,7 +28,7 @@ class ReservedMemory(BlockManager):
         self._final_lengths: WeakKeyDictionary[Sequence, int] = WeakKeyDictionary()  # a trace may be long
 
     def expect(self, sequence: Sequence, num_output_tokens: int) -> None:
-        """Tell the oracle. The last token generated ends its request: nothing reads its K and V."""
+        """Tell the oracle. The last token ends its request, so it needs no slot."""
         final = sequence.num_prompt_tokens + num_output_tokens - 1
         if final >= self.max_model_len:
             raise InvalidConfigError(
@@ -38,7 +37,7 @@ class ReservedMemory(BlockManager):
         self._final_lengths[sequence] = final
 
     def admit(self, sequences: SequenceOf[Sequence], num_spare_blocks: int = 0) -> int:
-        """Reserve a piece for every sequence of a group, or for none: then OutOfBlocksError."""
+        """Reserve a piece for every sequence of a group, or for none and raise OutOfBlocksError."""
         admitted: list[Sequence] = []
         try:
             for sequence in sequences:
@@ -52,7 +51,7 @@ class ReservedMemory(BlockManager):
         return 0
 
     def append_slot(self, sequence: Sequence) -> tuple[int, int] | None:
-        """Use the next slot of the piece for the newest token, if it has none yet. It is always there."""
+        """Use the next slot of the piece for the newest token, if it has none yet. There always is one."""
         if sequence.num_tokens > self.pieces.num_tokens(sequence):
             self.pieces.append(sequence)
         return None
@@ -64,7 +63,7 @@ class ReservedMemory(BlockManager):
             self.pieces.free(sequence)
 
     def usage(self, waiting: Request | None) -> SlotUsage:
-        """Every slot accounted for, while `waiting` is the next in line."""
+        """Return the use of every slot, while `waiting` is the next in line."""
         if waiting is None:
             return self.pieces.usage()
         first = waiting.sequences[0]

@@ -1,7 +1,6 @@
-"""Serve a trace: the engine's loop with a clock of its own, and a cost model where the model would be.
+"""Serve a trace: the engine's loop with a clock of its own, and a cost model in place of the model.
 
-What a decoder does is done without logits: every sequence gets tokens until it has as many as the trace says.
-Page: docs/paper.md.
+There are no logits: every sequence gets tokens until it has as many as the trace says. Page: docs/paper.md.
 """
 
 from __future__ import annotations
@@ -11,10 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from ..engine.beam_scores import BeamSearch
-from ..engine.beams import follow
 from ..engine.block_manager import BlockManager
-from ..engine.decoding import fan_out
 from ..engine.request import Request
 from ..engine.request import Sequence as RequestSequence
 from ..engine.scheduler import Schedule, Scheduler
@@ -25,13 +21,13 @@ from .reserved_memory import ReservedMemory
 from .result import SimulationResult
 from .workload import Lengths
 
-NUM_STEPS_PER_LOOK = 8  # at the memory: a look costs more than a step
+NUM_STEPS_PER_LOOK = 8  # counting the slots takes longer than a step
 
-Parents = list[list[int]]  # for each step of a search, whom each beam continues
+Parents = list[list[int]]  # per step of a search, the beam that each new beam continues
 
 
 class DecodingMethod(NamedTuple):
-    """How a request is answered: by `width` samples, or by so many beams that follow recorded searches."""
+    """How a request is answered: by `width` samples, or by `width` beams that follow recorded searches."""
 
     width: int = 1
     searches: Sequence[Parents] = ()
@@ -50,13 +46,12 @@ def simulate(
 ) -> SimulationResult:
     """Serve all of `arrivals`, (seconds, lengths) in order of time, until the last has ended.
 
-    observe: called with every step, before it counts as computed. Raises InvalidConfigError for a method of
-    which no step can hold a request. most: where the normalized latencies sum up to more, whoever asks knows
-    enough, and the rest is left.
+    observe: called with every step, before it counts as computed. most: stop once the normalized latencies
+    sum up to more. Raises InvalidConfigError if a request of this method fits no step.
     """
     _check_method(method, scheduler.max_num_running)
     result = SimulationResult(scheduler.blocks.num_blocks * scheduler.blocks.block_size)
-    clock, seconds_since_look = 0.0, 0.0
+    clock, uncounted_seconds = 0.0, 0.0
     upcoming = _Upcoming(arrivals)
     while result.sum_of_normalized <= most:
         for number, arrival, lengths in upcoming.take(clock):
@@ -74,10 +69,10 @@ def simulate(
             observe(step)
         seconds = cost.step_seconds(step)
         clock += seconds
-        seconds_since_look += seconds
+        uncounted_seconds += seconds
         if result.num_steps % NUM_STEPS_PER_LOOK == 0:
-            result.look(scheduler, seconds_since_look)
-            seconds_since_look = 0.0
+            result.count_slots(scheduler, uncounted_seconds)
+            uncounted_seconds = 0.0
         _count(result, step, scheduler, seconds)
         if method.width > 1:
             result.count_shared(step, scheduler)
@@ -104,7 +99,7 @@ class _Upcoming:
         self.next = next(arrivals, None)
 
     def take(self, clock: float) -> Iterator[tuple[int, float, Lengths]]:
-        """Yield number, arrival time and lengths of those that have come by now.
+        """Yield number, arrival time and lengths of each request that has come by `clock`.
 
         The scheduler orders requests by arrival time, so no two get the same.
         """
@@ -117,16 +112,18 @@ class _Upcoming:
 def make_request(
     blocks: BlockManager, number: int, arrival: float, lengths: Lengths, method: DecodingMethod = ONE_SAMPLE
 ) -> Request:
-    """A request whose prompt, but for the shared prefix, is like no other's."""
+    """Return a request. Its prompt, except for the shared prefix, is like no other's."""
     token_ids = [_group_id(lengths.group)] * lengths.prefix + [number] * (lengths.prompt - lengths.prefix)
     params = SamplingParams(n=method.width) if method.width > 1 and not method.searches else _ONE
     search = None
     if method.searches:
+        from ..engine.beam_scores import (
+            BeamSearch,
+        )  # loads torch, and the help of a command must not wait for it
+
         search = BeamSearch(BeamSearchParams(beam_width=method.width), frozenset(), lengths.output)
-    reserves = isinstance(blocks, ReservedMemory)
-    sequences = [
-        _new_sequence(blocks, list(token_ids), index) for index in range(method.width if reserves else 1)
-    ]
+    num_sequences = method.width if isinstance(blocks, ReservedMemory) else 1
+    sequences = [_new_sequence(blocks, list(token_ids), index) for index in range(num_sequences)]
     if isinstance(blocks, ReservedMemory):
         for sequence in sequences:
             blocks.expect(sequence, lengths.output)
@@ -147,12 +144,12 @@ _ONE = SamplingParams()
 
 
 def _no_text() -> Any:
-    """Stands for a detokenizer: no text is ever asked for."""
+    """Stand in for a detokenizer: nothing reads a simulated text."""
     return None
 
 
 def _group_id(group: str) -> int:
-    """A token id of 64 bits that only this group's prefix has: below those of requests and of samples."""
+    """Return a token id of 64 bits for this group's prefix, below the ids of requests and of samples."""
     return -(1 << 32) - int.from_bytes(blake2b(group.encode(), digest_size=7).digest(), "big")
 
 
@@ -169,13 +166,9 @@ def _new_sequence(blocks: BlockManager, token_ids: list[int], index: int) -> Req
 
 
 def _count(result: SimulationResult, step: Schedule, scheduler: Scheduler, seconds: float) -> None:
-    num_running = len(scheduler.running)
-    result.num_steps += 1
+    result.count_steps(1, len(scheduler.running), seconds)
     result.num_preemptions += len(step.preempted)
     result.num_moved_blocks += len(step.moves)
-    result.peak_running = max(result.peak_running, num_running)
-    result._running_seconds += seconds * num_running
-    result._busy_seconds += seconds
     for request in step.admitted:
         result.num_prompt_tokens += len(request.prompt_token_ids)
         result.num_cached_tokens += request.num_cached_tokens or 0
@@ -184,7 +177,7 @@ def _count(result: SimulationResult, step: Schedule, scheduler: Scheduler, secon
 def _advance(
     step: Schedule, scheduler: Scheduler, clock: float, result: SimulationResult, method: DecodingMethod
 ) -> None:
-    """Every sequence whose tokens are all computed gets one more, or ends."""
+    """Give every sequence whose tokens are all computed one more, or end it."""
     publish = scheduler.blocks.publish
     groups: dict[Request, list[RequestSequence]] = {}
     for request, sequence, _, stop, is_last_chunk in step.rows:
@@ -214,10 +207,14 @@ def _advance(
 def _fork(
     request: Request, current: list[RequestSequence], blocks: BlockManager, method: DecodingMethod
 ) -> list[RequestSequence]:
-    """The sequences that get a token: samples fan out after the prompt, beams follow a recorded search.
+    """Return the sequences that get a token: samples fan out after the prompt, beams follow a search.
 
-    After a preemption some samples may be up to date before the others, and go on alone: those in `current`.
+    current: the sequences whose tokens are all computed. After a preemption these may be some of the samples,
+    which go on alone.
     """
+    from ..engine.beams import follow
+    from ..engine.decoding import fan_out
+
     if method.searches and not isinstance(blocks, ReservedMemory):
         done = request.sequences[0].num_output_tokens
         if done + 1 < request.max_tokens:  # a search that ends forks nobody

@@ -1,7 +1,7 @@
-"""FasterTransformer's way (paper section 6.1): batches that begin and end together, padded to the longest.
+"""FasterTransformer's batches (paper section 6.1): they begin and end together, padded to the longest.
 
-As many requests as fit with the longest sequence each are taken in order of arrival. Those that end early
-are computed on, and wait, until the last has ended; whoever arrives meanwhile waits too.
+A batch takes as many requests, in order of arrival, as fit if each has the longest sequence. A request that
+ends early is computed on until the last has ended. A request that arrives meanwhile waits for the next batch.
 Page: docs/concepts/continuous_batching.md.
 """
 
@@ -38,23 +38,20 @@ def simulate_static_batches(
 def _serve(
     batch: list[tuple[float, Lengths]], clock: float, cost: CostModel, result: SimulationResult
 ) -> float:
-    """One batch from its prompts to its longest answer; returns when it has ended."""
+    """Serve one batch from its prompts to its longest answer, and return the time of its end."""
     width, prompt = len(batch), max(lengths.prompt for _, lengths in batch)
     start = clock
     clock += cost.forward_seconds(width * prompt, width, width * prompt, width * prompt * (prompt + 1) // 2)
     first = clock
     num_decodes = max(lengths.output for _, lengths in batch) - 1
-    # A decode step takes a constant and so much for every token of context: the sum of a series.
-    begin, *_, end = (
+    # The time of a decode step grows linearly with the context: the mean of the first and the last will do.
+    begin, end = (
         cost.forward_seconds(width, width, width * context, width * context)
-        for context in (prompt + 1, prompt + 1, prompt + max(num_decodes, 1))
+        for context in (prompt + 1, prompt + max(num_decodes, 1))
     )
     clock += num_decodes * (begin + end) / 2
     for arrival, lengths in batch:
         result.end(clock - arrival, first - arrival, lengths.output)
         result.num_prompt_tokens += lengths.prompt
-    result.num_steps += 1 + num_decodes
-    result.peak_running = max(result.peak_running, width)
-    result._running_seconds += width * (clock - start)
-    result._busy_seconds += clock - start
+    result.count_steps(1 + num_decodes, width, clock - start)
     return clock

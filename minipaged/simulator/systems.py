@@ -1,6 +1,6 @@
-"""The systems that are compared, and what rate each sustains: paging, Orca's three ways to reserve, batches.
+"""The systems that are compared, and the rate each sustains: paging, Orca's three policies, static batches.
 
-All run over the same trace, with the same cost model and, but for static batches, the same scheduler.
+All run over the same trace with the same cost model. All but static batches use the same scheduler.
 Page: docs/paper.md.
 """
 
@@ -29,14 +29,15 @@ POLICIES = {
     "orca-max": contiguous.maximum,
 }
 PAGED, STATIC = "paged", "static"
-SYSTEMS = (PAGED, *POLICIES, STATIC)
 SYSTEM_NAMES = {
-    "paged": "vLLM",
+    PAGED: "vLLM",
     "orca-oracle": "Orca (Oracle)",
     "orca-pow2": "Orca (Pow2)",
     "orca-max": "Orca (Max)",
-    "static": "FasterTransformer",
+    STATIC: "FasterTransformer",
 }
+SYSTEMS = tuple(SYSTEM_NAMES)
+NUM_HALVINGS = 6  # of the range of rates: to 1.1 %
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,17 +72,17 @@ class Setting:
 
     @property
     def num_slots(self) -> int:
-        """Tokens whose K and V the memory holds."""
+        """The number of tokens whose K and V the memory holds."""
         return self.server.kv_bytes // self.shape.bytes_per_token
 
     @property
     def num_blocks(self) -> int:
-        """Whole blocks that the memory holds."""
+        """The number of whole blocks that the memory holds."""
         return blocks_that_fit(self.server.kv_bytes, self.block_size, self.shape.bytes_per_token)
 
     @property
     def cost(self) -> CostModel:
-        """What a step takes."""
+        """The cost model of a step."""
         return CostModel(
             self.shape,
             self.server,
@@ -92,7 +93,7 @@ class Setting:
         )
 
     def memory(self, system: str) -> BlockManager:
-        """The memory of a system: blocks, or slots that are reserved."""
+        """Return the memory of a system: blocks, or slots that are reserved."""
         if system != PAGED:
             return ReservedMemory(self.num_slots, self.max_model_len, POLICIES[system])
         return BlockManager(
@@ -103,7 +104,7 @@ class Setting:
         )
 
     def scheduler(self, system: str) -> Scheduler:
-        """The engine's scheduler over that memory."""
+        """Return the engine's scheduler over that memory."""
         return Scheduler(
             self.memory(system),
             max_num_seqs=self.max_num_seqs,
@@ -118,7 +119,7 @@ def serve(
     method: DecodingMethod = ONE_SAMPLE,
     most: float = math.inf,
 ) -> SimulationResult:
-    """Serve a trace; broken off where all normalized latencies together are above `most` seconds."""
+    """Serve a trace, and stop once the normalized latencies sum up to more than `most` seconds."""
     if system == STATIC:
         batch_size = min(setting.num_slots // setting.max_model_len, setting.max_num_seqs)
         return simulate_static_batches(arrivals, batch_size, setting.num_slots, setting.cost)
@@ -126,14 +127,14 @@ def serve(
 
 
 class Point(NamedTuple):
-    """A rate that was tried, in requests a second, and the normalized latency, which may be broken off."""
+    """A rate that was tried, in requests per second, and the normalized latency, perhaps of a stopped run."""
 
     rate: float
     latency: float
 
 
 class Sustained(NamedTuple):
-    """The highest rate within a target, how many requests then run at once, and all that was tried."""
+    """The highest rate within a target, the requests that then run at once, and all rates that were tried."""
 
     rate: float
     mean_running: float
@@ -146,14 +147,13 @@ def sustained_rate(
     setting: Setting,
     target: float,
     method: DecodingMethod = ONE_SAMPLE,
-    num_halvings: int = 6,
     highest: float = 4096.0,
 ) -> Sustained:
-    """The highest rate at which the mean normalized latency is at most `target` seconds a token.
+    """Find the highest rate at which the mean normalized latency is at most `target` seconds per token.
 
-    trace: the requests to come at a rate. First the rate is doubled from far below until it is too much, or
-    beyond `highest`; then what is between is halved so many times, in equal ratios. Rate 0 where not even a
-    slow one will do. A trace of which a request is refused is too much at any rate.
+    trace: returns the requests to come at a rate. The search doubles the rate from far below until it is too
+    high, or beyond `highest`. Then it halves the range between the last two, in equal ratios. The rate is 0
+    if even the lowest is too high, as every rate is for a trace with a request that is refused.
     """
     points: list[Point] = []
     best = Sustained(0.0, 0.0, points)
@@ -177,7 +177,7 @@ def sustained_rate(
     if best.rate == 0.0 or low > highest:
         return best
     high, low = low, low / 2
-    for _ in range(num_halvings):
+    for _ in range(NUM_HALVINGS):
         middle = math.sqrt(low * high)
         if within(middle):
             low = middle
@@ -189,5 +189,5 @@ def sustained_rate(
 def saturated(
     system: str, lengths: Sequence[Lengths], setting: Setting, method: DecodingMethod = ONE_SAMPLE
 ) -> SimulationResult:
-    """All requests at once: the pool is as full as a system can make it, until the queue is empty."""
-    return serve(system, ((0.0, each) for each in lengths), setting, method)
+    """Serve all requests at once: the pool is as full as the system can make it, until the queue is empty."""
+    return serve(system, ((0.0, request) for request in lengths), setting, method)

@@ -1,6 +1,6 @@
 """Requests in order of arrival: how long their prompts and answers are, and when they come.
 
-Lengths are drawn with the paper's published means, or read from a file of your own, one JSON object a line.
+Lengths are drawn with the paper's published means, or read from your own file, one JSON object per line.
 Arrivals are a Poisson process, as in the paper (section 6.1).
 Page: docs/paper.md.
 """
@@ -21,7 +21,7 @@ from ..errors import InvalidConfigError
 
 
 class Lengths(NamedTuple):
-    """Tokens of one request. The first `prefix` of its prompt are those of all requests of that `group`."""
+    """Tokens of one request. All requests of a `group` begin with the same tokens, `prefix` of them here."""
 
     prompt: int
     output: int
@@ -30,25 +30,26 @@ class Lengths(NamedTuple):
 
 
 class LogNormal(NamedTuple):
-    """A mean, before anything is cut off, and the standard deviation of the logarithm."""
+    """A mean, before long draws are refused, and the standard deviation of the logarithm."""
 
     mean: float
     spread: float
 
 
 class Workload(NamedTuple):
-    """How prompts and answers of a data set are distributed."""
+    """The distributions of the lengths of a data set's prompts and answers."""
 
     prompt: LogNormal
     output: LogNormal
 
 
-# Within 2,048 tokens the means are the paper's (section 6.1, Figure 11): 161.3 and 338.0, 19.3 and 58.5. It
-# gives no spreads, but some follow from its other figures. ShareGPT's answers: in Figure 2, Orca (Max) holds
-# 20.4 % tokens and 13.3 % slots that will be used, of 91.1 % that its pieces of 2,048 are. The second is
-# E[output^2] / E[output] / 2, which makes 298 tokens; the first is 160 more, the mean prompt, so long answers
-# don't follow on long prompts. Alpaca's answers: about the 72.75 requests of Orca (Oracle) in Figure 13b. The
-# spread of prompts is a guess.
+# Within 2,048 tokens the means are the paper's (section 6.1, Figure 11): 161.3 and 338.0, 19.3 and 58.5. The
+# paper gives no spreads, but some follow from its other figures.
+# ShareGPT's answers: in Figure 2 the pieces of Orca (Max), 2,048 slots each, are 91.1 % of the memory. Tokens
+# fill 20.4 %, and 13.3 % will be used later. The 13.3 % make 298 tokens per piece, which must be
+# E[output^2] / E[output] / 2. The 20.4 % make 160 more, the mean prompt: answers don't depend on prompts.
+# Alpaca's answers: Orca (Oracle) runs about 72.75 requests at once in Figure 13b. The spread of prompts is a
+# guess.
 WORKLOADS = {
     "sharegpt": Workload(LogNormal(167.5, 1.0), LogNormal(360.0, 0.87)),
     "alpaca": Workload(LogNormal(19.3, 0.6), LogNormal(58.5, 0.85)),
@@ -59,16 +60,15 @@ MOST_REQUESTS = 20_000  # of a trace: minutes at the highest rates could be mill
 
 
 def draw_lengths(workload: Workload, max_model_len: int, seed: int = 0) -> Iterator[Lengths]:
-    """Requests without end: log-normal lengths of 1 token or more, those beyond the limit drawn anew.
+    """Draw requests without end: log-normal lengths of 1 token or more, drawn anew beyond the limit.
 
-    Raises InvalidConfigError where hardly any is within the limit.
+    Raises InvalidConfigError if hardly any request is within the limit.
     """
     rng = random.Random(seed)
-    mu, sigma = zip(*((math.log(mean) - spread**2 / 2, spread) for mean, spread in workload), strict=True)
+    parameters = [(math.log(mean) - spread**2 / 2, spread) for mean, spread in workload]
     num_refused = 0
     while num_refused < 1000:
-        prompt = max(1, round(rng.lognormvariate(mu[0], sigma[0])))
-        output = max(1, round(rng.lognormvariate(mu[1], sigma[1])))
+        prompt, output = (max(1, round(rng.lognormvariate(mu, sigma))) for mu, sigma in parameters)
         num_refused += 1
         if prompt + output <= max_model_len:
             num_refused = 0
@@ -77,10 +77,10 @@ def draw_lengths(workload: Workload, max_model_len: int, seed: int = 0) -> Itera
 
 
 def read_lengths(path: Path, max_model_len: int) -> list[Lengths]:
-    """Lengths from a file of JSON lines: {"prompt": 161, "output": 338}.
+    """Read lengths from a file of JSON lines: {"prompt": 161, "output": 338}.
 
-    "prefix": 80 says that the prompt begins with 80 tokens that other requests begin with too: those of the
-    same "group", a name, which may be left out. Raises InvalidConfigError, which names the line.
+    "prefix": 80 says that the prompt begins with 80 tokens that it shares with other requests of the same
+    "group". The group is a name, and may be left out. Raises InvalidConfigError, which names the line.
     """
     try:
         if path.is_char_device():
@@ -100,20 +100,17 @@ def read_lengths(path: Path, max_model_len: int) -> list[Lengths]:
 
 def _parse(line: str, where: str, max_model_len: int) -> Lengths:
     try:
-        found: Any = json.loads(line)
+        entry: Any = json.loads(line)
     except json.JSONDecodeError as error:
         raise InvalidConfigError(f"{where} is no JSON: {error}") from None
-    if not isinstance(found, dict) or not {"prompt", "output"} <= found.keys() <= set(Lengths._fields):
+    if not isinstance(entry, dict) or not {"prompt", "output"} <= entry.keys() <= set(Lengths._fields):
         raise InvalidConfigError(
             f'{where} must be an object with "prompt" and "output", and perhaps "prefix" and "group", '
             f"got {line.strip()[:80]}"
         )
-    lengths = Lengths(found["prompt"], found["output"], found.get("prefix", 0), str(found.get("group", "")))
-    for name, value, least in (
-        ("prompt", lengths.prompt, 1),
-        ("output", lengths.output, 1),
-        ("prefix", lengths.prefix, 0),
-    ):
+    lengths = Lengths(entry["prompt"], entry["output"], entry.get("prefix", 0), str(entry.get("group", "")))
+    for name, least in (("prompt", 1), ("output", 1), ("prefix", 0)):
+        value = getattr(lengths, name)
         if not is_integer(value) or value < least:
             raise InvalidConfigError(f"{where}: {name} must be an integer of {least} or more, got {value!r}")
     if lengths.prefix > lengths.prompt:
@@ -126,26 +123,26 @@ def _parse(line: str, where: str, max_model_len: int) -> Lengths:
 
 
 def poisson(lengths: Iterable[Lengths], rate: float, seed: int = 0) -> Iterator[tuple[float, Lengths]]:
-    """(arrival in seconds, lengths) of requests that come at `rate` a second on average.
+    """Yield (arrival in seconds, lengths) of requests that come at `rate` per second on average.
 
     Another rate stretches the same trace, so that rates can be compared.
     """
     rng = random.Random(seed)
     now = 0.0
-    for each in lengths:
+    for request in lengths:
         now += rng.expovariate(1.0)
-        yield now / rate, each
+        yield now / rate, request
 
 
 def requests_in(minutes: float, rate: float) -> int:
-    """As many as come in that time; a hundred at least, lest slow rates be a matter of chance."""
+    """Return how many requests come in that time, but at least 100: fewer would make slow rates random."""
     return max(100, int(min(rate * 60 * minutes, sys.maxsize)))
 
 
 class Traffic:
-    """The requests of so many minutes, at any rate: of a workload by name, or drawn from those of a file.
+    """The requests of some minutes at any rate. `workload` is a name of WORKLOADS, or a file to draw from.
 
-    Raises InvalidConfigError for a file that isn't one of lengths, or with requests beyond the limit.
+    Raises InvalidConfigError if the file holds no lengths, or a request beyond the limit.
     """
 
     def __init__(self, workload: str, minutes: float, max_model_len: int) -> None:
@@ -157,20 +154,20 @@ class Traffic:
     @property
     def shares_prefixes(self) -> bool:
         """Whether some prompts are said to begin alike."""
-        return any(each.prefix for each in self._read)
+        return any(lengths.prefix for lengths in self._read)
 
     @property
     def mean_lengths(self) -> tuple[float, float]:
-        """Tokens of a prompt and of an answer, on average over a thousand requests."""
-        some = self.some(1000)
-        return sum(each.prompt for each in some) / len(some), sum(each.output for each in some) / len(some)
+        """Tokens of a prompt and of an answer, on average over 1,000 requests."""
+        prompts, outputs, _, _ = zip(*self.draw(1000), strict=True)
+        return sum(prompts) / 1000, sum(outputs) / 1000
 
-    def some(self, count: int) -> list[Lengths]:
-        """So many requests, always the same."""
+    def draw(self, count: int) -> list[Lengths]:
+        """Return `count` requests, the same in every call."""
         if self._read:
             return random.Random(0).choices(self._read, k=count)
         return list(islice(draw_lengths(WORKLOADS[self.workload], self.max_model_len), count))
 
     def requests(self, rate: float) -> list[Lengths]:
-        """As many as come in that time, but for MOST_REQUESTS."""
-        return self.some(min(requests_in(self.minutes, rate), MOST_REQUESTS))
+        """Return the requests that come in that time, at most MOST_REQUESTS."""
+        return self.draw(min(requests_in(self.minutes, rate), MOST_REQUESTS))

@@ -1,8 +1,8 @@
-"""What may reach a terminal: every text as it is, except characters that steer the terminal itself.
+"""Print every text as it is, except characters that steer the terminal itself.
 
 Prompts, answers, file names and errors are data, often not our own. An escape sequence in them could set the
-window's title, fill the clipboard or erase what stands above. A terminal shows such characters as escapes,
-`\\x1b` for one; a pipe or a file gets them raw.
+window's title, fill the clipboard or erase earlier lines. On a terminal such characters are printed as
+escapes, such as `\\x1b`. A pipe or a file gets them raw.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import sys
 from typing import IO
 
 # Control characters except tab and newline (a carriage return lets a line overwrite itself), line and
-# paragraph separators, what reorders text of two directions, and halves of characters.
+# paragraph separators, marks that reorder text of two directions, and halves of characters.
 _STEERING = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def visible(text: str) -> str:
     """Return `text` with each character that steers a terminal written out, as in a Python string."""
-    return _STEERING.sub(lambda found: ascii(found[0])[1:-1], text)
+    return _STEERING.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
 def shown(text: str, stream: IO[str]) -> str:
@@ -38,8 +38,8 @@ def say(text: str, stream: IO[str] | None = None) -> None:
 def prepare_streams() -> None:
     """Let no character end a command: replace what an encoding can't hold, and keep input that is no text.
 
-    Bytes that are no text come in as halves of characters, which the engine refuses in one line. A stream
-    that the caller has closed is an empty one.
+    Bytes that are no text become halves of characters, which the engine refuses in one line. A stream that
+    the caller has closed becomes an empty one.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
@@ -52,14 +52,13 @@ def prepare_streams() -> None:
 
 
 def _set_errors(stream: IO[str], errors: str) -> None:
-    with contextlib.suppress(
-        AttributeError, ValueError
-    ):  # not a file, or one that is closed or was read from
+    # The stream may be no file, or a file that is closed or was read from.
+    with contextlib.suppress(AttributeError, ValueError):
         stream.reconfigure(errors=errors)  # type: ignore[attr-defined]
 
 
 class _Warnings(logging.Handler):
-    """Prints warnings, which quote names from checkpoints, where nobody has set up logging."""
+    """Prints warnings if nobody has set up logging. Warnings quote names from checkpoints."""
 
     def emit(self, record: logging.LogRecord) -> None:
         try:

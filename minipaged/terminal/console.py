@@ -34,18 +34,18 @@ class DataConsole(Console):
         self.print(Segments(segments), soft_wrap=True)
 
     def render_str(self, text: str, **options: Any) -> Text:  # type: ignore[override]
-        """Every string that rich renders passes here: titles, the cells of tables, lines to wrap."""
+        """Make plain text of every string that rich renders: titles, cells of tables, lines to wrap."""
         return super().render_str(shown(text, self.file), **options | {"markup": False, "emoji": False})
 
     def status(self, status: Any, **options: Any) -> Status:
-        """Show what is going on. rich reads a plain string here as markup."""
+        """Show a status line. rich itself would read a plain string as markup."""
         return super().status(self.render_str(status) if isinstance(status, str) else status, **options)
 
     def on_broken_pipe(self) -> None:
-        """Tell the caller. rich itself would end the process, with an exit code of its own."""
+        """Raise the error. rich itself would end the process, with an exit code of its own."""
         raise BrokenPipeError
 
 
 def plain_console() -> DataConsole:
-    """A console for texts of any length: in a pipe, lines break only where the text does."""
+    """Return a console for texts of any length: in a pipe, lines break only where the text does."""
     return DataConsole(soft_wrap=not sys.stdout.isatty())

@@ -1,4 +1,4 @@
-"""Where results go: a file that is known to be writable beforehand, and tables that fit a terminal."""
+"""Where results go: a file, checked to be writable before anything runs, and tables that fit a terminal."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from .console import DataConsole
 
 
 def output_file(name: str, argument: str = "output") -> Path:
-    """Where results go, known to be writable before anything is computed. Leaves all as it was.
+    """Return the path of a file, after a check that it can be written. The check leaves all as it was.
 
-    argument: how the caller calls it. Raises InvalidConfigError.
+    argument: the caller's name for it, for the error. Raises InvalidConfigError.
     """
     path = Path(name)
     try:
@@ -33,13 +33,13 @@ def output_file(name: str, argument: str = "output") -> Path:
 
 
 def unwritable(argument: str, name: str | Path, error: Exception) -> InvalidConfigError:
-    """The error to raise where a file that an argument names can't be written."""
+    """Return the error to raise if a file that an argument names can't be written."""
     reason = getattr(error, "strerror", None) or error
     return InvalidConfigError(f"{argument}={str(name)!r} can't be written: {reason}")
 
 
 def write_results(console: DataConsole, output: Path, results: dict[str, Any]) -> None:
-    """Keep every figure as JSON, and say where. Raises InvalidConfigError where that fails."""
+    """Write every figure as JSON, and say where. Raises InvalidConfigError if that fails."""
     try:
         output.write_text(json.dumps(results, indent=1) + "\n")
     except OSError as error:
@@ -47,9 +47,14 @@ def write_results(console: DataConsole, output: Path, results: dict[str, Any]) -
     console.write((f"Every figure is in {output}.", "dim"))
 
 
-def empty_table(title: str, names: Iterable[str] = ()) -> Table:
-    """A table that is narrow enough for 80 columns, with a column of numbers for each of the names."""
+def empty_table(title: str, names: Iterable[str] = (), label: str | None = None) -> Table:
+    """Return a table that is narrow enough for 80 columns. `names` are those of its columns of numbers.
+
+    label: the name of a column of texts before them, if there is one.
+    """
     table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    if label is not None:
+        table.add_column(label, no_wrap=True)
     for name in names:
         table.add_column(name, justify="right")
     return table

@@ -16,8 +16,8 @@ def write_page(trace: str, path: Path, title: str) -> None:
         "TITLE": title.replace("&", "&amp;").replace("<", "&lt;"),
         "STYLE": (VIEW / "block_view.css").read_text(encoding="utf-8"),
         "SCRIPT": "".join((VIEW / name).read_text(encoding="utf-8") for name in SCRIPTS),
-        "TRACE": trace.replace("<", "\\u003c"),  # nothing in it may end the script that holds it
+        "TRACE": trace.replace("<", "\\u003c"),  # a prompt must not end the script that holds the trace
     }
-    # In one go, so that a title that looks like a placeholder is none.
-    page = re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], page)
+    # One pass, so that a title that looks like a placeholder stays as it is.
+    page = re.sub(r"\{\{(\w+)\}\}", lambda placeholder: parts[placeholder[1]], page)
     path.write_text(page, encoding="utf-8")

@@ -26,7 +26,7 @@ class Table(NamedTuple):
 
 @dataclass(frozen=True)
 class State:
-    """What a trace says after one of its lines."""
+    """The state that a trace describes after one of its lines."""
 
     step: int | None = None  # None before the first step and after the last
     requests: tuple[str, ...] = ()  # those that have not ended, in order of arrival
@@ -74,7 +74,7 @@ def advance(before: State, line: dict[str, Any]) -> State:
         tables[name] = Table(name, request, new["blocks"], new["tokens"], new.get("host", False))
     for name, _, stop in line.get("rows", ()):
         tables[name] = tables[name]._replace(num_tokens=stop)
-    place = {request: i for i, request in enumerate(requests)}
-    order = sorted(tables.values(), key=lambda each: (place[each.request], len(each.name), each.name))
+    rank = {request: i for i, request in enumerate(requests)}
+    order = sorted(tables.values(), key=lambda table: (rank[table.request], len(table.name), table.name))
     cached = frozenset(line.get("cached", before.cached))
     return State(line.get("step"), tuple(requests), tuple(order), cached)

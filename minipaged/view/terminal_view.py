@@ -23,9 +23,9 @@ KEY = (
 
 
 def draw_blocks(console: DataConsole, trace: str, labels: dict[str, str]) -> None:
-    """Draw the tables and the pool when most requests ran, and the pool over time.
+    """Draw the tables and the pool at the step with most tables, and the pool over time.
 
-    labels: what to write beside the tables of each request, by its id.
+    labels: the text to write beside the tables of a request, by its id.
     """
     run, states = replay(trace.strip().split("\n"))
     steps = [state for state in states if state.step is not None]
@@ -54,7 +54,7 @@ def draw_blocks(console: DataConsole, trace: str, labels: dict[str, str]) -> Non
 
 
 def print_summary(console: DataConsole, llm: LLM, seconds: float) -> None:
-    """Blocks, sharing, waste and speed of everything the engine has run, in a few lines."""
+    """Print blocks, sharing, waste and speed of all that the engine has run, in a few lines."""
     stats = llm.stats()
     peak = llm.engine.usage.peak
     console.rule("summary")
@@ -74,7 +74,7 @@ def print_summary(console: DataConsole, llm: LLM, seconds: float) -> None:
 
 
 def _table_cells(state: State, table: Table, block_size: int) -> Grid:
-    """One sequence's block table: logical block, physical block, slots filled."""
+    """Return one sequence's block table: logical block, physical block, filled slots."""
     logical, physical, filled = ["  logical"], ["  physical"], ["  filled"]
     for i, block in enumerate(table.blocks):
         if len(table.blocks) > COLUMNS and COLUMNS // 2 <= i < len(table.blocks) - COLUMNS // 2:
@@ -93,7 +93,7 @@ def _table_cells(state: State, table: Table, block_size: int) -> Grid:
 
 
 def _pool_cells(state: State, blocks: range, colours: dict[str, str]) -> Text:
-    """Some blocks of the pool, one character each."""
+    """Return some blocks of the pool, one character per block."""
     text = Text()
     for block in blocks:
         kind, count = state.block_state(block)

@@ -1,16 +1,15 @@
-"""Write down what every step does to the blocks, one JSON object a line, for the block view to replay.
+"""Write down what every step does to the blocks, one JSON object per line, for the block view to replay.
 
-The first line describes the run, each further one a step as the scheduler planned it, before it is computed;
-the last one holds what ended with the last step. A line says what differs from the line before. What can be
-derived is not written: counts, shared and free blocks, evictions, prefix hits and waste follow from the
-tables. docs/trace.md describes the format field by field.
+The first line describes the run. Each further line describes a step as the scheduler planned it, before it is
+computed, and the last line what ended with the last step. A line says what differs from the line before.
+Counts, shared and free blocks, evictions, prefix hits and waste follow from the tables and are not written.
+docs/trace.md describes the format field by field.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol
 
@@ -32,8 +31,8 @@ class _Table(NamedTuple):
     num_tokens: int  # whose K and V are in the blocks
 
 
-class _Said(NamedTuple):
-    """What the lines so far have said, to write the difference."""
+class _Snapshot(NamedTuple):
+    """The state of the engine that a line describes. The next line writes the difference."""
 
     num_steps: int
     live: dict[int, Request]  # by the identity of the object: an id may be used again
@@ -42,23 +41,23 @@ class _Said(NamedTuple):
 
 
 class Writable(Protocol):
-    """A file, or whatever else takes lines as they come."""
+    """A file, or another object that takes lines."""
 
     def write(self, text: str, /) -> object:
         """Take one line, which ends in a newline."""
 
 
 class Trace:
-    """Watches an engine and writes a line to `file` for every step. One that isn't watched pays nothing.
+    """Watches an engine and writes a line to `file` for every step. Without a trace the engine does no work.
 
     Use it as a context manager, or call `close` when the last step is done. Each line is one call of
-    `file.write`. Where that raises, the next line says what this one would have said.
+    `file.write`. If that call raises, the next line holds the changes of both steps.
     """
 
     def __init__(self, engine: LLMEngine, file: Writable) -> None:
         self._engine = engine
         self._file = file
-        self._said = _Said(0, {}, {}, [])
+        self._last = _Snapshot(0, {}, {}, [])
         blocks = engine.blocks
         self._write(
             trace=VERSION,
@@ -91,31 +90,36 @@ class Trace:
         for row in step.rows:
             name = _name(row.request, row.sequence)
             now.tables[name] = now.tables[name]._replace(num_tokens=row.stop)
-        self._said = now  # at the very end: what breaks in before is said by the next line
+        self._last = now  # at the very end: after an error or an interrupt the next line writes these changes
 
-    def _now(self) -> _Said:
+    def _now(self) -> _Snapshot:
         live = {id(request): request for request in self._engine.scheduler.requests()}
-        tables = {_name(request, each): _table(request, each) for request, each in _sequences(live)}
-        return _Said(self._said.num_steps + 1, live, tables, self._engine.blocks.cache.cached_blocks)
+        tables = {
+            _name(request, sequence): _table(request, sequence)
+            for request in live.values()
+            for sequence in request.unfinished
+            if sequence.table.blocks
+        }
+        return _Snapshot(self._last.num_steps + 1, live, tables, self._engine.blocks.cache.cached_blocks)
 
-    def _difference(self, step: Schedule, now: _Said) -> dict[str, Any]:
-        """What is different from the line before: lists that would be empty are left out."""
-        said = self._said
+    def _difference(self, step: Schedule, now: _Snapshot) -> dict[str, Any]:
+        """Return what differs from the line before, without empty lists."""
+        last = self._last
         state: dict[str, Any] = {
-            "arrived": [_arrival(request) for key, request in now.live.items() if key not in said.live],
-            "ended": [_end(request) for key, request in said.live.items() if key not in now.live],
+            "arrived": [_arrival(request) for key, request in now.live.items() if key not in last.live],
+            "ended": [_end(request) for key, request in last.live.items() if key not in now.live],
             "admitted": [request.request_id for request in step.admitted],
             "preempted": [request.request_id for request in step.preempted],
             "moves": [[m.kind, m.source, m.destination, m.request.request_id] for m in step.moves],
-            "dropped": [name for name, t in said.tables.items() if not _goes_on(t, now.tables.get(name))],
+            "dropped": [name for name, t in last.tables.items() if not _goes_on(t, now.tables.get(name))],
             "tables": {
                 name: {"blocks": t.blocks, "tokens": t.num_tokens, **({"host": True} if t.on_host else {})}
                 for name, t in now.tables.items()
-                if t != said.tables.get(name)
+                if t != last.tables.get(name)
             },
             "rows": [[_name(row.request, row.sequence), row.start, row.stop] for row in step.rows],
         }
-        if now.cached != said.cached:
+        if now.cached != last.cached:
             state["cached"] = now.cached
         return {key: value for key, value in state.items() if value or key == "cached"}
 
@@ -123,31 +127,23 @@ class Trace:
         self._file.write(json.dumps(fields, separators=(",", ":"), ensure_ascii=False) + "\n")
 
 
-def _sequences(live: dict[int, Request]) -> Iterator[tuple[Request, Sequence]]:
-    """All sequences that hold blocks."""
-    for request in live.values():
-        for sequence in request.unfinished:
-            if sequence.table.blocks:
-                yield request, sequence
-
-
 def _name(request: Request, sequence: Sequence) -> str:
-    """The request's id, with the sequence's number where it has several.
+    """Return the request's id, with the sequence's number if the request has several.
 
-    So that no two names are alike, it is also added to an id that looks as if it ended in one.
+    An id that ends in such a number gets one as well, so that no two names are alike.
     """
     is_numbered = request.num_sequences > 1 or NUMBERED.search(request.request_id)
     return request.request_id + (f".{sequence.index}" if is_numbered else "")
 
 
 def _table(request: Request, sequence: Sequence) -> _Table:
-    """The table before the step is computed. A copy: the engine appends to its own."""
+    """Return the table before the step is computed, as a copy: the engine appends to its own."""
     blocks = list(sequence.table.blocks)
     return _Table(id(request), blocks, sequence.on_host, sequence.num_computed_tokens)
 
 
 def _goes_on(table: _Table, now: _Table | None) -> bool:
-    """Whether a table of that name is there still, is the same request's, and was not started over."""
+    """Whether the table still exists, belongs to the same request, and was not started over."""
     return now is not None and now.owner == table.owner and now.num_tokens >= table.num_tokens
 
 

@@ -111,7 +111,7 @@ def run(
     monkeypatch.setattr(minipaged.models.loading, "load_model", load_once)
     monkeypatch.setattr(huggingface_hub, "model_info", no_network)
     monkeypatch.setattr(doctor, "checks", list)
-    monkeypatch.setattr(simulator, "answer", an_answer)
+    monkeypatch.setattr(simulator, "find_answer", an_answer)
     monkeypatch.setattr(simulator, "processes", one_process)
     monkeypatch.setattr(lessons.subprocess, "run", interrupt)  # a watch that never ends
     load_benchmarks()

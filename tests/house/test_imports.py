@@ -90,6 +90,21 @@ print(*sys.modules, sep="\\n")
     assert not (HEAVY | {"rich", "pydantic", "jinja2"}) & loaded
 
 
+def test_the_help_of_no_bench_waits_for_torch() -> None:
+    """The modules of all benches are what their help needs, and torch alone takes seconds."""
+    code = """
+import sys
+from importlib import import_module
+from minipaged.cli.bench import load_benchmarks
+load_benchmarks()
+import benchmarks
+for module, _ in benchmarks.BENCHES.values():
+    import_module(f"benchmarks.{module}")
+print(*sys.modules, sep="\\n")
+"""
+    assert not {"torch", "transformers", "numba", "triton"} & set(run(code, cwd=ROOT).splitlines())
+
+
 def test_the_benches_run_without_the_root_in_the_path(tmp_path: Path) -> None:
     code = """
 import sys

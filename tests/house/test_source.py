@@ -40,7 +40,6 @@ EXCEPTIONS = {
     "minipaged/engine/model_hook.py::paged_attention": "transformers calls it with these arguments",
     "minipaged/models/trial.py::_trial_attention": "transformers calls it with these arguments",
     "minipaged/models/trial.py::attend": "attention: what it attends from and to, and its three options",
-    "minipaged/simulator/systems.py::sustained_rate": "a search with its limits",
     "benchmarks/paper/measured.py::claims": "a table, written out",
 }
 

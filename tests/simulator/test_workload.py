@@ -72,7 +72,7 @@ def test_a_trace_has_as_many_requests_as_come_in_its_minutes() -> None:
     """At half a request a second 5 minutes bring 150; and a hundred come in any case."""
     trace = Traffic("alpaca", 5, 2048)
     assert [len(trace.requests(rate)) for rate in (0.5, 4.0, 0.1, 0.01)] == [150, 1200, 100, 100]
-    assert trace.requests(0.5) == trace.some(150) == drawn("alpaca", 150)
+    assert trace.requests(0.5) == trace.draw(150) == drawn("alpaca", 150)
     assert trace.requests(4.0)[:150] == trace.requests(0.5)
     assert not trace.shares_prefixes
 
@@ -82,8 +82,8 @@ def test_a_trace_of_a_file_is_drawn_from_it_and_stays_the_same(tmp_path: Path) -
     path = tmp_path / "few.jsonl"
     path.write_text("\n".join(json.dumps(each._asdict()) for each in few), encoding="utf-8")
     trace = Traffic(str(path), 1, 20)
-    assert set(trace.some(50)) == set(few)
-    assert trace.some(50) == Traffic(str(path), 1, 20).some(50)
+    assert set(trace.draw(50)) == set(few)
+    assert trace.draw(50) == Traffic(str(path), 1, 20).draw(50)
     assert len(trace.requests(2.0)) == 120
     assert trace.shares_prefixes
     with pytest.raises(InvalidConfigError, match=r"line 3: 5 \+ 6 tokens are more than max_model_len=10"):
