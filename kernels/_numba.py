@@ -49,17 +49,17 @@ def fast(function: Callable[..., Any]) -> Any:
 def cache_folder() -> Path | None:
     """The folder for the machine code of these very sources; None if nothing can be written.
 
-    It lies in the first of three places that can be written: the one that NUMBA_CACHE_DIR names, the user's
+    It lies in the first of three folders that can be written: the one that NUMBA_CACHE_DIR names, the user's
     cache, and __pycache__ beside the sources.
     """
     user = AppDirs(appname="minipaged", appauthor=False).user_cache_dir
-    places = [Path(place) for place in (config.CACHE_DIR, user, HERE / "__pycache__") if place]
+    folders = [Path(folder) for folder in (config.CACHE_DIR, user, HERE / "__pycache__") if folder]
     try:
         sources = b"".join((HERE / name).read_bytes() for name in COMPILED_TOGETHER)
     except OSError:
         return None
-    for place in places:
-        folder = place / f"attention_cpu-{hashlib.sha256(sources).hexdigest()[:16]}"
+    for parent in folders:
+        folder = parent / f"attention_cpu-{hashlib.sha256(sources).hexdigest()[:16]}"
         with suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
             tempfile.TemporaryFile(dir=folder).close()

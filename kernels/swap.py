@@ -69,18 +69,18 @@ def _check_pools(source_pool: Tensor, destination_pool: Tensor) -> None:
     for name, pool in (("source_pool", source_pool), ("destination_pool", destination_pool)):
         if not pool.is_contiguous():
             raise ValueError(f"{name}: strides {pool.stride()}, must be contiguous")
-    _check_places(source_pool, destination_pool)
+    _check_devices(source_pool, destination_pool)
 
 
-def _check_places(source_pool: Tensor, destination_pool: Tensor) -> None:
+def _check_devices(source_pool: Tensor, destination_pool: Tensor) -> None:
     """Refuse pools that aren't one on CUDA and one in pinned memory, or two separate ones on the CPU."""
-    places = {source_pool.device.type, destination_pool.device.type}
-    if places == {"cpu"}:
+    devices = {source_pool.device.type, destination_pool.device.type}
+    if devices == {"cpu"}:
         first, second = sorted((source_pool, destination_pool), key=Tensor.data_ptr)
         if second.data_ptr() < first.data_ptr() + first.nbytes:
             raise ValueError("source_pool and destination_pool overlap: use copy_blocks within a pool")
         return
-    if places != {"cpu", "cuda"}:
+    if devices != {"cpu", "cuda"}:
         raise ValueError(
             f"source_pool, destination_pool: on {source_pool.device} and {destination_pool.device}, "
             "must be one on CUDA and one on the CPU, or both on the CPU"

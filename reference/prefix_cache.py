@@ -135,13 +135,13 @@ class PrefixCache:
         At least one token is left to compute, because sampling needs its logits. So a prompt whose blocks are
         all known still gives up the last one. Nothing is pinned yet: see `share`.
         """
-        found: list[int] = []
+        hits: list[int] = []
         for index in range((len(chain.token_ids) - 1) // chain.block_size):
             block = self._find(chain, index)
             if block is None:
                 break
-            found.append(block)
-        return found
+            hits.append(block)
+        return hits
 
     def share(self, blocks: Iterable[int]) -> None:
         """Use blocks that `lookup` found, or another table's: one more use of each, none can be evicted."""

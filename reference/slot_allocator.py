@@ -104,12 +104,12 @@ class BuddyAllocator(SlotAllocator):
         self._free[size][start] = None
 
     def _take(self, num_slots: int) -> Piece | None:
-        wanted = next_power_of_two(num_slots)
-        size = next((size for size, starts in self._free.items() if starts and size >= wanted), None)
+        rounded = next_power_of_two(num_slots)
+        size = next((size for size, starts in self._free.items() if starts and size >= rounded), None)
         if size is None:
             return None
         start, _ = self._free[size].popitem()
-        while size > wanted:
+        while size > rounded:
             size //= 2
             self._free[size][start + size] = None
         return Piece(start, size)

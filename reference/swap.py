@@ -96,14 +96,14 @@ def _move(
 ) -> list[tuple[int, int]]:
     """Repoint tables from one pool to the other, and return the pairs whose content must be copied."""
     users = _count_users(block_tables, source)
-    found = {block: resident[block] for block in users if block in resident}
-    absent = [block for block in users if block not in found]
+    reused = {block: resident[block] for block in users if block in resident}
+    absent = [block for block in users if block not in reused]
     # 1. is there room? a cached block that is used as it is can't be handed out
-    available = num_available_after(found.values(), destination)
+    available = num_available_after(reused.values(), destination)
     if len(absent) > available:
         raise OutOfBlocksError(len(absent), available)
     # 2. use what is there already, before `allocate` evicts it, and take a block for each of the others
-    taken = [found[block] for block in found for _ in range(users[block])]
+    taken = [reused[block] for block in reused for _ in range(users[block])]
     destination.share(taken)
     try:
         moved = dict(zip(absent, destination.allocate(len(absent)), strict=True))
@@ -114,7 +114,7 @@ def _move(
         destination.free(taken)
         raise
     # 4. only now give up the old blocks, and repoint the tables
-    new_blocks = found | moved
+    new_blocks = reused | moved
     for table in block_tables:
         source.free(table)
         table[:] = [new_blocks[index(block)] for block in table]

@@ -143,7 +143,7 @@ class LLMEngine:
     def check(self) -> None:
         """Prove that no block is lost, named wrongly or free while in use; BrokenPoolError otherwise."""
         with self._step_lock:
-            self.blocks.check([each for request in self.scheduler.requests() for each in request.sequences])
+            self.blocks.check([s for request in self.scheduler.requests() for s in request.sequences])
 
     def stats(self) -> CacheStats:
         """The pool now, and totals since the start. Waits for the end of a step that another thread runs."""

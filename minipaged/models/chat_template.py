@@ -184,11 +184,11 @@ def _ask(task: str, size: int, longest: int) -> dict[str, Any]:
     try:
         line = f"{json.dumps(limits)[:-1]}, {task[1:]}\n".encode()
         if answer := worker.ask(line):
-            said = json.loads(answer.decode("utf-8", "surrogatepass"))
-            if not said["grown"] and len(_idle) < MOST_IDLE:
+            reply = json.loads(answer.decode("utf-8", "surrogatepass"))
+            if not reply["grown"] and len(_idle) < MOST_IDLE:
                 _idle.append(worker)
                 worker = None  # type: ignore[assignment]
-            return said
+            return reply
         seconds = time.monotonic() - start
     finally:
         if worker is not None:

@@ -162,10 +162,10 @@ class GGUFFile:
     def _check_tensors(self, network: Any) -> None:
         """Refuse a file with a tensor that has no place in the model."""
         processor = TENSOR_PROCESSORS.get(self.architecture, TensorProcessor)(config=network.config.to_dict())
-        places = get_gguf_hf_weights_map(network, processor)
+        names = get_gguf_hf_weights_map(network, processor)
         for name in self._tensors:
             # transformers names stacked experts without ".weight", and reads GPT-2's output.weight by itself
-            if name not in places and name.removesuffix(".weight") not in places and name != "output.weight":
+            if name not in names and name.removesuffix(".weight") not in names and name != "output.weight":
                 raise ModelNotSupportedError(f"{self.path.name} has {name}, a tensor that would be ignored")
 
 

@@ -119,11 +119,11 @@ def main() -> None:
         faulthandler.dump_traceback_later(task["seconds"], exit=True, file=nowhere)
         _limit_memory(start + task["bytes"])
         try:
-            said = answer(task["template"], task["variables"])
+            reply = answer(task["template"], task["variables"])
             # Characters, which are never more than the bytes that the asking process counts and allows.
-            if len(said.get("text", "")) > task["longest"]:
-                said = {"kind": "limit", "why": f"makes a text of {len(said['text'])} characters"}
-            told = json.dumps(said | {"grown": _memory() > start + SMALL}, ensure_ascii=False)
+            if len(reply.get("text", "")) > task["longest"]:
+                reply = {"kind": "limit", "why": f"makes a text of {len(reply['text'])} characters"}
+            told = json.dumps(reply | {"grown": _memory() > start + SMALL}, ensure_ascii=False)
             encoded = told.encode("utf-8", "surrogatepass")
         except MemoryError:
             encoded = b'{"kind": "limit", "why": "needs too much memory", "grown": true}'
