@@ -191,7 +191,7 @@ def _string(given: Any) -> str:
 
 def _stop_strings(given: Any) -> tuple[str, ...]:
     strings = (given,) if isinstance(given, str) else _items(given)
-    if len(strings) > MAX_STOP_STRINGS or any(len(_string(each)) > MAX_STOP_CHARACTERS for each in strings):
+    if len(strings) > MAX_STOP_STRINGS or any(len(_string(text)) > MAX_STOP_CHARACTERS for text in strings):
         raise ValueError
     return strings
 
