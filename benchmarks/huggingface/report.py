@@ -30,8 +30,8 @@ def print_head(console: DataConsole, results: dict[str, Any]) -> None:
         f"{machine['cpu']}, {machine['cores']} cores, {machine['threads']} threads, "
         f"{machine['instructions']}, {gpu}; {results['date']}"
     )
-    found = ", ".join(f"{name} {version or 'missing'}" for name, version in versions.items())
-    console.print(found, style="dim")
+    shown = ", ".join(f"{name} {version or 'missing'}" for name, version in versions.items())
+    console.print(shown, style="dim")
     console.print(
         f"{settings['model']}, {settings['dtype']}, greedy: {settings['num_requests']} requests, "
         f"prompts of {settings['min_prompt']} to {settings['max_prompt']} tokens, outputs of exactly "
@@ -96,14 +96,14 @@ def _print_notes(console: DataConsole, results: dict[str, Any]) -> None:
 
 
 def _print_agreement(console: DataConsole, results: dict[str, Any], most: int = 5) -> None:
-    """Where tokens differ from those of one request at a time, and by how little the choice fell."""
-    for name, found in results["same_tokens_as_hf_1"].items():
-        different = found["different"]
-        for one in different[:most]:
+    """Print where tokens differ from those of one request at a time, and how near the two choices were."""
+    for name, compared in results["same_tokens_as_hf_1"].items():
+        different = compared["different"]
+        for case in different[:most]:
             console.print(
-                f"{TITLES[name]}: request {one['request']} differs from output token {one['position']} on. "
-                f"There the logits of the two choices are {one['logit_gap']:.1e} apart, the top two "
-                f"{one['top2_gap']:.1e}."
+                f"{TITLES[name]}: request {case['request']} differs from output token {case['position']} on. "
+                f"There the logits of the two choices are {case['logit_gap']:.1e} apart, the top two "
+                f"{case['top2_gap']:.1e}."
             )
         if len(different) > most:
             console.print(f"{TITLES[name]}: {len(different) - most} more differ.")

@@ -70,7 +70,7 @@ def _lengths(job: Run) -> Iterator[Lengths]:
         return chat_lengths()
     if job.workload == "translation":
         drawn = draw_lengths(TRANSLATION, MAX_MODEL_LEN - job.prefix)
-        return (Lengths(each.prompt + job.prefix, each.output, job.prefix) for each in drawn)
+        return (Lengths(prompt + job.prefix, output, job.prefix) for prompt, output, *_ in drawn)
     return draw_lengths(WORKLOADS[job.workload], MAX_MODEL_LEN)
 
 

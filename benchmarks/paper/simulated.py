@@ -92,15 +92,15 @@ def sustained(pool: Map, minutes: float) -> list[Figure]:
         for model in published.SLOTS
         for system in SYSTEMS
     ]
-    found = dict(
+    outcomes = dict(
         zip(((j.workload, j.setting.shape.name, j.system) for j in jobs), pool(run, jobs), strict=True)
     )
     figures = []
     for workload in WORKLOADS:
         for model in published.SLOTS:
-            of = {system: found[workload, model, system] for system in SYSTEMS}
-            rows = [_rate_row(system, each, of[PAGED], workload) for system, each in of.items()]
-            curves = {system: sorted(map(tuple, each.points)) for system, each in of.items()}
+            rates = {system: outcomes[workload, model, system] for system in SYSTEMS}
+            rows = [_rate_row(system, rate, rates[PAGED], workload) for system, rate in rates.items()]
+            curves = {system: sorted(map(tuple, rate.points)) for system, rate in rates.items()}
             figures.append(Figure(f"Figure 12: {workload}, {model}", rows, curves=curves))
     return [*figures, _with_a_free_host(pool, minutes)]
 
@@ -109,22 +109,22 @@ def _with_a_free_host(pool: Map, minutes: float) -> Figure:
     """The panel that is farthest from the paper, once more without what the host spends on each sequence."""
     setting = paper_setting("opt-175b", seconds_per_sequence=0.0)
     systems = (PAGED, *ORCAS)
-    found = list(pool(run, [Run(system, "sharegpt", setting, minutes) for system in systems]))
+    rates = list(pool(run, [Run(system, "sharegpt", setting, minutes) for system in systems]))
     rows = [
-        _rate_row(system, each, found[0], "sharegpt") for system, each in zip(systems, found, strict=True)
+        _rate_row(system, rate, rates[0], "sharegpt") for system, rate in zip(systems, rates, strict=True)
     ]
     return Figure("Figure 12: sharegpt, opt-175b, with a host that costs nothing a sequence", rows)
 
 
-def _rate_row(system: str, found: Sustained, paged: Sustained, workload: str) -> FigureRow:
-    """A rate, and how many times as many vLLM sustains. The paper gives ranges over its three models."""
-    ours = f"{found.rate:.2f} requests/s"
+def _rate_row(system: str, sustained: Sustained, paged: Sustained, workload: str) -> FigureRow:
+    """Return a rate, and the ratio of vLLM's rate to it. The paper gives ranges over its three models."""
+    ours = f"{sustained.rate:.2f} requests/s"
     paper = ""
     if system != PAGED:
-        ours += f"; vLLM {_times(paged.rate, found.rate)}"
+        ours += f"; vLLM {_times(paged.rate, sustained.rate)}"
         paper = published.RATES_SHAREGPT.get(system, "") if workload == "sharegpt" else ""
         paper = f"vLLM {paper} times" if paper else ""
-    return FigureRow(SYSTEM_NAMES[system], paper, ours, found.rate)
+    return FigureRow(SYSTEM_NAMES[system], paper, ours, sustained.rate)
 
 
 def _times(rate: float, of: float) -> str:
@@ -144,19 +144,18 @@ def groups(pool: Map, minutes: float, searches: dict[int, list[Parents]]) -> Fig
     """
     cases = [("one sample", ONE_SAMPLE), *_methods(searches)]
     setting = paper_setting("opt-13b")
-    # Where we are far from the paper, is it what the host spends on each beam? Once more, with a host that
-    # spends nothing.
-    asked = [(name, method, setting) for name, method in cases]
+    # Some rows are far from the paper. A free host shows how much of that is the host's time per beam.
+    cases_and_settings = [(name, method, setting) for name, method in cases]
     free = replace(setting, seconds_per_sequence=0.0)
-    asked += [(f"{name}, free host", method, free) for name, method in (cases[0], cases[-1])]
+    cases_and_settings += [(f"{name}, free host", method, free) for name, method in (cases[0], cases[-1])]
     jobs = [
-        Run(system, "alpaca", each, minutes / 3, method=method)
-        for _, method, each in asked
+        Run(system, "alpaca", host, minutes / 3, method=method)
+        for _, method, host in cases_and_settings
         for system in (PAGED, "orca-oracle")
     ]
-    found = list(pool(run, jobs))
+    rates = list(pool(run, jobs))
     rows = []
-    for (name, _, _), paged, oracle in zip(asked, found[::2], found[1::2], strict=True):
+    for (name, _, _), paged, oracle in zip(cases_and_settings, rates[::2], rates[1::2], strict=True):
         paper = published.RATES_GROUPS.get(name, "")
         ours = f"{_times(paged.rate, oracle.rate)} ({paged.rate:.2f} against {oracle.rate:.2f} requests/s)"
         rows.append(FigureRow(name, paper, ours, paged.rate / oracle.rate))
@@ -180,7 +179,7 @@ def saved(pool: Map, minutes: float, searches: dict[int, list[Parents]]) -> Figu
     shares = iter([100 * outcome.saved_by_sharing for outcome in pool(run, jobs)])
     rows = []
     for workload in published.BATCHED_RATES:
-        for name in ("parallel sampling", "beam search"):  # in the order of the ways
+        for name in ("parallel sampling", "beam search"):  # in the order of `_methods`
             ours = list(islice(shares, len(WIDTHS)))
             text = ", ".join(f"{share:.1f}" for share in ours)
             rows.append(
@@ -203,9 +202,9 @@ def shared_prefix(pool: Map, minutes: float) -> Figure:
         for prefix in published.RATES_PREFIX
         for system in (PAGED, "orca-oracle")
     ]
-    found = list(pool(run, jobs))
+    rates = list(pool(run, jobs))
     rows = []
-    for prefix, paged, oracle in zip(published.RATES_PREFIX, found[::2], found[1::2], strict=True):
+    for prefix, paged, oracle in zip(published.RATES_PREFIX, rates[::2], rates[1::2], strict=True):
         ours = f"{_times(paged.rate, oracle.rate)} ({paged.rate:.1f} against {oracle.rate:.1f} requests/s)"
         paper = f"{published.RATES_PREFIX[prefix]} times"
         rows.append(FigureRow(f"a prefix of {prefix} tokens", paper, ours, paged.rate / oracle.rate))
@@ -219,14 +218,12 @@ def chat(pool: Map, minutes: float) -> Figure:
     """Figure 17: prompts of up to 1,024 tokens of conversation."""
     setting = paper_setting("opt-13b")
     systems = (PAGED, *ORCAS)
-    found = list(pool(run, [Run(system, "chat", setting, minutes) for system in systems]))
+    paged, *others = pool(run, [Run(system, "chat", setting, minutes) for system in systems])
     rows = []
-    for system, each in zip(systems[1:], found[1:], strict=True):
-        ours = f"{_times(found[0].rate, each.rate)} ({found[0].rate:.2f} against {each.rate:.2f} requests/s)"
-        name = SYSTEM_NAMES[system]
-        rows.append(
-            FigureRow(f"against {name}", f"{published.RATE_CHAT:g} times", ours, found[0].rate / each.rate)
-        )
+    for system, orca in zip(ORCAS, others, strict=True):
+        ours = f"{_times(paged.rate, orca.rate)} ({paged.rate:.2f} against {orca.rate:.2f} requests/s)"
+        paper = f"{published.RATE_CHAT:g} times"
+        rows.append(FigureRow(f"against {SYSTEM_NAMES[system]}", paper, ours, paged.rate / orca.rate))
     return Figure("Figure 17: chat, OPT-13B", rows)
 
 
@@ -237,7 +234,7 @@ def block_sizes(pool: Map, minutes: float, slowdown: dict[int, float]) -> Figure
         for workload in WORKLOADS
         for size in BLOCK_SIZES
     ]
-    rates = iter([found.rate for found in pool(run, jobs)])
+    rates = iter([sustained.rate for sustained in pool(run, jobs)])
     rows = []
     for workload in WORKLOADS:
         ours = dict(zip(BLOCK_SIZES, islice(rates, len(BLOCK_SIZES)), strict=True))
@@ -282,9 +279,9 @@ def _served(pool: Map, minutes: float) -> Figure:
         for size in BLOCK_SIZES
         for host_bytes in ways.values()
     ]
-    found = list(pool(run, jobs))
+    rates = list(pool(run, jobs))
     rows = []
-    for size, swap, again in zip(BLOCK_SIZES, found[::2], found[1::2], strict=True):
+    for size, swap, again in zip(BLOCK_SIZES, rates[::2], rates[1::2], strict=True):
         paper = "comparable" if 16 <= size <= 64 else ""
         ours = f"swap {swap.rate:.2f}, recompute {again.rate:.2f} requests/s"
         rows.append(FigureRow(f"blocks of {size}", paper, ours, [swap.rate, again.rate]))

@@ -6,6 +6,7 @@ The lessons' tests launch their toys by `try_launch`. Page: docs/lessons.md.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -44,9 +45,14 @@ def _rows(recorded: Recording, kernel: str, name: str) -> list[Row]:
             blocks.setdefault(first, {}).setdefault(access.kind[0], set()).add(second)
     shape = recorded.shapes[name]
     return [
-        (program, {block: _cell(kinds, shape) for block, kinds in blocks.items()})
-        for program, blocks in touched.items()
+        (program, {block: _cell(kinds, shape) for block, kinds in touched[program].items()})
+        for program in sorted(touched, key=_numbers)
     ]
+
+
+def _numbers(program: str) -> list[int]:
+    """Return the numbers in a program's name. The threads of the simulator come in any order."""
+    return [int(number) for number in re.findall(r"\d+", program)]
 
 
 def _cell(kinds: dict[str, set[int]], shape: tuple[int, ...]) -> str:

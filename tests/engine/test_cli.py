@@ -8,10 +8,18 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from minipaged import LLM, __version__
 from minipaged.cli.main import main
+from minipaged.engine.backends import get_backend
 from minipaged.errors import InvalidConfigError
+
+
+@pytest.fixture(scope="module", autouse=True)
+def attention_is_compiled() -> None:
+    """The first process to compile it says so on standard error, and these tests read every line there."""
+    get_backend("numba", torch.device("cpu")).warm_up(torch.float32)
 
 
 @pytest.mark.parametrize(

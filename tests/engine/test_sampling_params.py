@@ -33,6 +33,7 @@ def test_defaults():
         "logprobs": None,
         "cache_salt": None,
         "timeout": None,
+        "priority": 0,
     }
     assert dataclasses.asdict(BeamSearchParams()) == {
         "beam_width": 4,
@@ -40,6 +41,7 @@ def test_defaults():
         "length_penalty": 1.0,
         "early_stopping": False,
         "ignore_eos": False,
+        "priority": 0,
     }
 
 

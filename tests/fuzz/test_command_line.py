@@ -70,7 +70,7 @@ def test_no_option_is_left_out() -> None:
 
 def an_answer(question: simulator.Question) -> simulator.Answer:
     """As fast as simulations are slow, once the requests are drawn."""
-    assert question.trace.requests(1.0)
+    assert question.traffic.requests(1.0)
     return simulator.Answer(1.0, 1.0, 1.0, 1.0, 0.0, 0, 0.05, 0.0, [Point(1.0, 0.05)])
 
 

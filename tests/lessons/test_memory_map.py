@@ -267,6 +267,14 @@ def test_threads_of_a_simulated_kernel_are_recorded_by_block_and_thread():
     ]
 
 
+def test_threads_are_drawn_by_number_in_whatever_order_they_ran():
+    recorded = memory_map.Recording(shapes={"target": (3,)}, kernel="_move_row")
+    for thread in (10, 2, 0):
+        recorded.note(f"block 0, thread {thread}", "wrote", "target", [(thread % 3,)])
+    rows = draw(recorded, "target").splitlines()[2:]
+    assert [row[:19].split()[3] for row in rows] == ["0", "2", "10"]
+
+
 def test_a_simulated_thread_outside_is_named_and_a_negative_index_does_not_wrap():
     source, target = np.arange(6).reshape(2, 3), np.zeros((2, 3), dtype=np.int64)
     text, _ = failed(lambda: _move_threads[(2, 2), 3](source, target), pool=source)
