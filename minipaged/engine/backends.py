@@ -39,7 +39,7 @@ class AttentionBackend(NamedTuple):
         note = Timer(1.0, _print_note)
         note.start()
         queries, cache = torch.zeros(1, 8, 64, dtype=dtype), torch.zeros(1, 16, 8, 64, dtype=dtype)
-        for num_blocks in (1, 4096):  # a call for one thread, and one that is worth several
+        for num_blocks in (1, 256):  # a call for one thread, and one that is worth several
             tables = torch.zeros(1, num_blocks, dtype=torch.int32)
             length = torch.tensor([num_blocks * 16], dtype=torch.int32)
             self.decode(queries, cache, cache, tables, length, scale=1.0)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -717,3 +719,21 @@ def test_a_profiling_step_runs_the_largest_prompt(make: Callable[..., LLM]) -> N
 def test_every_error_of_ours_has_one_base() -> None:
     for error in (InvalidRequestError, InvalidConfigError, BackendUnavailableError):
         assert issubclass(error, MinipagedError)
+
+
+def test_serving_compiles_nothing_that_was_not_compiled_at_load(tiny_model: Callable[[str], Path]) -> None:
+    """In a process of its own, for one thread and for several: time to first token holds no compilation."""
+    code = f"""
+import torch
+from minipaged import LLM, SamplingParams
+from minipaged.kernels import _cpu_arguments, attention_cpu
+calls = attention_cpu._attend_alone, attention_cpu._attend_in_threads, _cpu_arguments.find_fault
+torch.set_num_threads(2)
+llm = LLM({str(tiny_model("llama"))!r}, dtype="float64", device="cpu", num_blocks=400, max_num_seqs=64)
+loaded = [len(call.signatures) for call in calls]
+params = SamplingParams(temperature=0, max_tokens=3, ignore_eos=True)
+llm.generate([[5, 6, 7], *[[5] * 200] * 20], params, use_tqdm=False)
+print(loaded, [len(call.signatures) for call in calls])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[1, 1, 1] [1, 1, 1]"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,12 @@ import pytest
 import torch
 
 from minipaged import LLM, BeamSearchParams, SamplingParams
+from minipaged.config import EngineConfig
 from minipaged.engine import decoding, model_runner
+from minipaged.engine.engine import LLMEngine
+from minipaged.engine.model_hook import ATTENTION_NAME
 from minipaged.errors import EngineDeadError, InvalidConfigError, InvalidRequestError
+from minipaged.models.loading import LoadedModel, load_model
 from minipaged.reference.allocator import BlockAllocator
 
 PLACES = {
@@ -51,11 +56,14 @@ class Fuse:
         monkeypatch.setattr(owner, name, call)
 
 
-def start(folder: Path) -> LLM:
-    return LLM(
-        str(folder),
-        dtype="float64",
-        device="cpu",
+@cache
+def load(folder: Path) -> LoadedModel:
+    """Each k-th call needs an engine of its own, but not a model."""
+    return load_model(str(folder), dtype="float64", attn_implementation=ATTENTION_NAME)
+
+
+def start(folder: Path) -> LLMEngine:
+    config = EngineConfig(
         block_size=4,
         num_blocks=13,
         preemption_mode="swap",
@@ -63,24 +71,25 @@ def start(folder: Path) -> LLM:
         max_num_batched_tokens=16,
         check_invariants=True,
     )
+    return LLMEngine(load(folder), config)
 
 
-def serve(llm: LLM) -> tuple[dict[str, Any], int]:
+def serve(engine: LLMEngine) -> tuple[dict[str, Any], int]:
     """Each request's last output, and how often a step raised. Bounded, so that a hang fails."""
     for name, (prompt, params) in REQUESTS.items():
-        llm.engine.add_request(name, prompt, params)
+        engine.add_request(name, prompt, params)
     last: dict[str, Any] = {}
     raised = 0
     for _ in range(300):
-        if not llm.engine.has_unfinished_requests():
+        if not engine.has_unfinished_requests():
             return last, raised
         try:
-            outputs = llm.engine.step()
+            outputs = engine.step()
         except BoomError:
             raised += 1
             continue
         last |= {output.request_id: output for output in outputs}
-        llm.engine.check()
+        engine.check()
     raise AssertionError("it never ends")
 
 
@@ -92,10 +101,10 @@ def tokens(output: Any) -> list[list[int]]:
 def test_the_kth_call_raises_for_every_k(
     place: str, tiny_model: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    llm = start(tiny_model("llama"))
+    engine = start(tiny_model("llama"))
     with monkeypatch.context() as patch:
         fuse = Fuse(patch, place)
-        expected, _ = serve(llm)
+        expected, _ = serve(engine)
     assert fuse.count > 0, "this scenario proves nothing"
     for at in range(1, fuse.count + 1):
         fresh = start(tiny_model("llama"))
@@ -113,37 +122,37 @@ def test_the_kth_call_raises_for_every_k(
                 assert f"{place}, call {at}" in output.error
             else:
                 assert tokens(output) == tokens(expected[name]) and output.error is None
-        allocator, host = fresh.engine.blocks.allocator, fresh.engine.blocks.host_allocator
+        allocator, host = fresh.blocks.allocator, fresh.blocks.host_allocator
         assert allocator.num_in_use == 0 and host is not None and host.num_in_use == 0
 
 
 def test_an_observer_that_raises_ends_the_requests_of_its_step(tiny_model: Callable[[str], Path]) -> None:
-    llm = start(tiny_model("llama"))
+    engine = start(tiny_model("llama"))
 
     def observe(step: Any) -> None:
-        llm.engine.observers.clear()
+        engine.observers.clear()
         raise BoomError
 
-    llm.engine.observers.append(observe)
-    last, raised = serve(llm)  # all of them start in the first step
+    engine.observers.append(observe)
+    last, raised = serve(engine)  # all of them start in the first step
     assert (raised, {output.outputs[0].finish_reason for output in last.values()}) == (1, {"error"})
-    last, raised = serve(llm)
+    last, raised = serve(engine)
     assert (raised, {output.outputs[0].finish_reason for output in last.values()}) == (0, {"length"})
 
 
 def test_a_fault_of_the_device_is_the_last(
     tiny_model: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    llm = start(tiny_model("llama"))
-    llm.engine.add_request("r", *REQUESTS["greedy"])
+    engine = start(tiny_model("llama"))
+    engine.add_request("r", *REQUESTS["greedy"])
 
     def fail(*_: Any) -> Any:
         raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
 
-    monkeypatch.setattr(llm.engine.runner, "execute", fail)
+    monkeypatch.setattr(engine.runner, "execute", fail)
     with pytest.raises(torch.AcceleratorError):
-        llm.engine.step()
-    for call in (llm.engine.step, lambda: llm.engine.add_request("s", *REQUESTS["greedy"])):
+        engine.step()
+    for call in (engine.step, lambda: engine.add_request("s", *REQUESTS["greedy"])):
         with pytest.raises(EngineDeadError, match="make a new one"):
             call()
 

