@@ -64,8 +64,9 @@ class Freed(NamedTuple):
 class BlockAllocator:
     """A free stack and one reference count per block (paper sections 4.2 and 4.4), as tensors.
 
-    Operations are ordered by the current stream. Each is all or nothing: it returns int32 [1], 0 where it
-    was done; any other number says what stood in the way, and nothing has changed then.
+    Operations are ordered by the current stream. Each is all or nothing. It returns int32 [1]: 0 if it was
+    done. Otherwise nothing has changed: `allocate` returns how many blocks are missing, or below 0 how many
+    rows are wrong; `share` and `free`, which need no block, return how many entries are wrong.
     """
 
     def __init__(self, num_blocks: int, device: str | torch.device = "cuda") -> None:

@@ -196,7 +196,7 @@ class LLMEngine:
             raise
 
     def _settle(self, request: Request, reason: str, error: str | None = None) -> None:
-        """End a request that still goes on. Report one that has ended in this step and was not reported."""
+        """End a request that goes on. Report one that has ended in this step without a report."""
         if request.unfinished:
             request.error = error
             self._finish(request, reason)

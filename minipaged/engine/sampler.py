@@ -94,7 +94,7 @@ def sample(logits: torch.Tensor, rows: Sequence[SamplingRow]) -> list[SampledTok
     tokens = _argmax(logits)
     for part in _parts([i for i, row in enumerate(rows) if row.needs_more_than_argmax]):
         chosen = _choose(_select(logits, part), [rows[i] for i in part])
-        tokens[part] = torch.where(tokens[part] < 0, -1, chosen)
+        tokens[part] = torch.where(tokens[part] < 0, -1, chosen)  # invalid logits stay invalid
     token_ids = tokens.tolist()
     if invalid := tuple(i for i, token_id in enumerate(token_ids) if token_id < 0):
         raise InvalidLogitsError(invalid)
