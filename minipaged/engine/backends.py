@@ -102,7 +102,7 @@ def _reference_decode(
     context_lengths: torch.Tensor,
     **options: Any,
 ) -> torch.Tensor:
-    """Decode is prefill with one query a sequence."""
+    """Decode is prefill with one query per sequence."""
     starts = torch.arange(len(queries) + 1)
     return _reference_prefill(
         queries, key_cache, value_cache, block_tables, context_lengths, starts, **options

@@ -51,7 +51,7 @@ class BatchBuilder:
         self._lengths = torch.zeros((2, max_num_seqs + 1), dtype=torch.int32, pin_memory=pinned)
 
     def build(self, rows: Sequence[Row]) -> Batch:
-        """Lay out `rows`, of which those of one token come first."""
+        """Lay out `rows`; those of one token come first."""
         input_ids, positions, owners = self._tokens.numpy()
         lengths, starts = self._lengths.numpy()
         tables = self._tables.numpy()

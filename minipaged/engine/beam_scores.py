@@ -1,8 +1,8 @@
 """Choose which beams go on: the search itself, without models or blocks.
 
-At each step every beam proposes all tokens. The best candidates over all beams go on, except those that end
-here, which are kept aside with their scores. The rules, down to when the search stops, are those of Hugging
-Face's `generate`, so that results can be compared; where the blocks go is reference/beam_search.py's.
+At each step every beam proposes all tokens. The best candidates over all beams go on. Those that end here are
+kept aside with their scores. The rules are those of Hugging Face's `generate`, also for when to stop, so that
+results can be compared. reference/beam_search.py moves the blocks.
 Page: docs/concepts/beam_search.md.
 """
 
@@ -48,12 +48,12 @@ class BeamSearch:
 
     @property
     def num_candidates(self) -> int:
-        """So many that beam_width of them go on, even where each beam ends with each of the eos ids."""
+        """Enough candidates that beam_width of them go on, even if every beam could end with every eos id."""
         return max(2, 1 + len(self.eos_token_ids)) * self.params.beam_width
 
     @property
     def is_full(self) -> bool:
-        """True where there are as many finished outputs as were asked for."""
+        """True once there are beam_width finished outputs."""
         return len(self.finished) == self.params.beam_width
 
     def advance(self, logits: torch.Tensor, outputs: Sequence[list[int]]) -> list[Continuation]:
@@ -91,7 +91,7 @@ class BeamSearch:
         return [] if self.is_done else [continuation for _, continuation in live]
 
     def _can_improve(self, length: int) -> bool:
-        """Whether to search on. How well the best live beam might end is a guess, Hugging Face's."""
+        """Whether to go on. How well the best live beam may still end is estimated as Hugging Face does."""
         if not self.is_full:
             return True
         if self.params.early_stopping is True or self.params.beam_width == 1:  # of one beam, greedy's end
