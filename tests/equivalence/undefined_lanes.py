@@ -50,8 +50,8 @@ def poisoned_loads() -> Iterator[None]:
         del builder.create_masked_load
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def undefined_lanes_hold_poison() -> Iterator[None]:
-    """Run every test with poison in the lanes that no load defines."""
+    """Run every test of a file with poison in the lanes that no load defines, and no test of other folders."""
     with poisoned_loads():
         yield
