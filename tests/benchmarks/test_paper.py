@@ -145,7 +145,7 @@ def test_figure_15_alone_in_processes_of_its_own(
 ) -> None:
     monkeypatch.setattr(bench, "BEAM_TOKENS", 8)
     output = tmp_path / "paper.json"
-    line = ["bench", "paper", "--figures", "15", "--minutes", "0.2", "--processes", "2"]
+    line = ["bench", "paper", "--figures", "15", "--minutes", "0.1", "--processes", "2"]
     assert cli.main([*line, "--model", str(tiny_chat_model), "--output", str(output)]) == 0
     (figure,) = json.loads(output.read_text())["figures"]
     assert figure["name"] == "15"

@@ -208,12 +208,12 @@ def test_strided_arguments_are_read_as_they_are() -> None:
 
 
 def test_more_writers_than_a_tile_takes() -> None:
-    allocator, tables = start(700, [1, 1])
-    done = reorder(allocator, tables, [1, 1], [*[0] * 300, *[1] * 300])
+    allocator, tables = start(300, [1, 1])
+    done = reorder(allocator, tables, [1, 1], [*[0] * 260, *[1] * 5])
     assert int(done.refused) == 0
-    assert done.destinations[:598].tolist() == [*range(2, 600)]
-    assert done.sources[:598].tolist() == [0] * 299 + [1] * 299
-    assert done.block_tables[[299, 599], 0].tolist() == [0, 1]
+    assert done.destinations[:263].tolist() == [*range(2, 265)]
+    assert done.sources[:263].tolist() == [0] * 259 + [1] * 4
+    assert done.block_tables[[259, 264], 0].tolist() == [0, 1]
 
 
 def test_a_dropped_block_that_is_retained_is_no_room_for_a_copy() -> None:

@@ -317,7 +317,7 @@ def times(examples: int) -> settings:
 
 
 def test_both_worlds_keep_the_same_accounts() -> None:
-    run_state_machine_as_test(LockstepBookkeeping, settings=times(200 * TIMES))
+    run_state_machine_as_test(LockstepBookkeeping, settings=times(100 * TIMES))
 
 
 def test_both_worlds_hold_the_same_contents() -> None:
