@@ -8,6 +8,8 @@ machine code lies in a folder named after a hash of all files that are compiled 
 from __future__ import annotations
 
 import hashlib
+import os
+import shutil
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -21,6 +23,8 @@ HERE = Path(__file__).parent
 COMPILED_TOGETHER = (
     "_cpu_arguments.py", "_llvm.py", "_numba.py", "_vector.py", "_work_items.py", "attention_cpu.py",
 )  # fmt: skip
+
+MOST_FOLDERS = 8  # of machine code, of some 1 MB each
 
 _INNER: dict[str, Any] = {"error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 # Sums may be reordered and fused. NaN and infinity keep their meaning: -inf stands for a hidden score.
@@ -63,6 +67,8 @@ def cache_folder() -> Path | None:
         with suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
             tempfile.TemporaryFile(dir=folder).close()
+            for old in sorted(parent.glob("attention_cpu-*"), key=os.path.getmtime)[:-MOST_FOLDERS]:
+                shutil.rmtree(old, ignore_errors=True)  # of sources that were edited since
             return folder
     return None
 

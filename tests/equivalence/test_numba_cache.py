@@ -1,6 +1,7 @@
 """Machine code that Numba kept on disk is used again only for the very sources that it was made from."""
 
 import ast
+import os
 import shutil
 import subprocess
 import sys
@@ -88,3 +89,12 @@ def test_the_first_place_that_can_be_written_is_taken(places, monkeypatch):
     places[1].unlink()
     monkeypatch.setattr(_numba.config, "CACHE_DIR", "")
     assert _numba.cache_folder().parent == places[1]
+
+
+def test_machine_code_of_old_sources_goes(places):
+    for number in range(20):
+        (places[0] / f"attention_cpu-{number}").mkdir(parents=True)
+        os.utime(places[0] / f"attention_cpu-{number}", (number, number))
+    newest = _numba.cache_folder()
+    left = {path.name for path in places[0].iterdir()}
+    assert left == {newest.name, *(f"attention_cpu-{number}" for number in range(13, 20))}

@@ -52,6 +52,6 @@ def poisoned_loads() -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def undefined_lanes_hold_poison() -> Iterator[None]:
-    """Run every test of a file with poison in the lanes that no load defines, and no test of other folders."""
+    """Run the tests of a file with poison in the lanes that no load defines, and no others."""
     with poisoned_loads():
         yield
