@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -33,6 +34,44 @@ ORDER = (
 )
 
 
+class Id:
+    """A block id as a tensor's item is one: an index, and equal to nothing but itself as a key."""
+
+    def __init__(self, block: int) -> None:
+        self.block = block
+
+    def __index__(self) -> int:
+        return self.block
+
+    def __lt__(self, other: int) -> bool:
+        return self.block < other
+
+    def __le__(self, other: int) -> bool:
+        return self.block <= other
+
+    def __gt__(self, other: int) -> bool:
+        return self.block > other
+
+    def __ge__(self, other: int) -> bool:
+        return self.block >= other
+
+
+ITEM = (
+    "a tensor's item equals nothing but itself as a key of a dict or a set: take operator.index(block), an "
+    "int"
+)
+
+
+def or_reversed(pairs: list[tuple[int, int]], why: str) -> Callable[[Any], str]:
+    """The reason for wrong pairs: that they are turned round, or else `why`."""
+    turned = [(second, first) for first, second in pairs]
+    told = (
+        "the pairs are turned round: a pair is (source, destination), (device block, host block) on the way "
+        "out and (host block, device block) on the way in"
+    )
+    return lambda got: told if got == turned else why
+
+
 def test_one_table_out(exercise: ModuleType) -> None:
     """Out: the table names host blocks, the pairs say what to copy, the device blocks are free."""
     device, host = BlockAllocator(4), BlockAllocator(4)
@@ -41,7 +80,8 @@ def test_one_table_out(exercise: ModuleType) -> None:
     with trying("swap_out([[0, 1]]) to a host pool whose block 0 is taken"):
         pairs = exercise.swap_out([table], device, host)
     why = "the host pool hands out its own blocks: a device id means nothing there"
-    check("pairs of swap_out([[0, 1]]), host block 0 taken", pairs, [(0, 1), (1, 2)], why)
+    want = [(0, 1), (1, 2)]
+    check("pairs of swap_out([[0, 1]]), host block 0 taken", pairs, want, or_reversed(want, why))
     check(
         "the table after swap_out([[0, 1]])",
         table,
@@ -95,13 +135,14 @@ def test_the_order_of_first_appearance(exercise: ModuleType) -> None:
     table = [2, 0]
     with trying("swap_out([[2, 0]])"):
         pairs = exercise.swap_out([table], device, host)
-    check("pairs of swap_out([[2, 0]])", pairs, [(2, 0), (0, 1)], ORDER)
+    check("pairs of swap_out([[2, 0]])", pairs, [(2, 0), (0, 1)], or_reversed([(2, 0), (0, 1)], ORDER))
     device, host = BlockAllocator(4), BlockAllocator(4)
     host.allocate(3)
     tables = [[2, 0], [1]]
     with trying("swap_in([[2, 0], [1]])"):
         pairs = exercise.swap_in(tables, device, host)
-    check("pairs of swap_in([[2, 0], [1]])", pairs, [(2, 0), (0, 1), (1, 2)], ORDER)
+    want = [(2, 0), (0, 1), (1, 2)]
+    check("pairs of swap_in([[2, 0], [1]])", pairs, want, or_reversed(want, ORDER))
     check("the tables after swap_in([[2, 0], [1]])", tables, [[0, 1], [2]], ORDER)
 
 
@@ -118,8 +159,31 @@ def test_blocks_that_others_name_stay(exercise: ModuleType) -> None:
         [(0, 0), (1, 1)],
         "it is copied all the same",
     )
+    why = (
+        "host counts come from these tables: each block has one entry here, and the other request's entry "
+        "stays on the device"
+    )
+    check("host counts after swap_out([[0, 1]]), 0 shared", counts(host, 4), [1, 1, 0, 0], why)
     why = "the other request still reads block 0: give up one use, not the block"
     check("device counts after swap_out([[0, 1]]), 0 shared", counts(device, 4), [1, 0, 0, 0], why)
+
+
+def test_the_tail_is_given_up_before_the_head(exercise: ModuleType) -> None:
+    """Out: blocks that stay findable on the device are evicted from the tail of the table on."""
+    device, host = PrefixCache(BlockAllocator(4)), BlockAllocator(4)
+    table = device.allocate(3)
+    device.publish(PrefixChain(list(range(12)), 4), table, 0, 3)
+    tried = "swap_out([[0, 1, 2]]), whose blocks are findable by their prefix"
+    with trying(tried):
+        exercise.swap_out([table], device, host)
+    got = device.cached_blocks
+    why = "the device blocks were not given up: they are what the swap is for"
+    if sorted(got) == [0, 1, 2]:
+        why = (
+            "the head is evicted before the tail, and without its head no tail is found. `free` begins with "
+            "the last block: give it the whole table as it is, in one call"
+        )
+    check(f"cached device blocks, next to be evicted first, after {tried}", got, [2, 1, 0], why)
 
 
 def test_there_and_back(exercise: ModuleType) -> None:
@@ -189,6 +253,7 @@ def test_all_or_nothing(exercise: ModuleType) -> None:
     check("free blocks and counts of both pools after the refused swap_in", state(device, host), before, kept)
 
 
+EARLY = "the old blocks were given up before the other pool had its say: give them up last"
 SAME = (
     "one list given twice would be repointed twice: the second time its ids are those of the other pool. "
     "Counts don't show it, the same list object does: _count_users refuses it"
@@ -409,6 +474,7 @@ def test_what_is_no_group_on_the_host(exercise: ModuleType) -> None:
         ("a host block that is free", lambda table: [[*table, 3]], {}),
         ("resident={0: 2}, where device block 2 is free", lambda table: [table], {0: 2}),
         ("resident={0: 1}, where device block 1 is the next to be handed out", lambda table: [table], {0: 1}),
+        ("resident={0: 0, 1: 2}, where 0 is in use and 2 is free", lambda table: [table], {0: 0, 1: 2}),
     ):
         device, host = BlockAllocator(8), BlockAllocator(4)
         device.allocate(1)
@@ -417,6 +483,10 @@ def test_what_is_no_group_on_the_host(exercise: ModuleType) -> None:
         why = "the way back has the same promises as the way out: look at all of it before anything changes"
         call = lambda t=tables, d=device, h=host, r=resident: exercise.swap_in(t, d, h, r)  # noqa: E731
         check_raises(f"swap_in with {name}", ValueError, call, why)
+        if resident and host.num_free > 2:
+            why = EARLY
+        if counts(device, 1) != [1]:
+            why = "block 0 was shared before block 2 was refused: share all resident blocks in one call"
         now = (tables, state(device, host))
         check(
             f"tables, free blocks and counts after the refused swap_in with {name}", now, (names, before), why
@@ -432,23 +502,70 @@ def test_what_is_no_group_on_the_host(exercise: ModuleType) -> None:
 
 
 def test_an_allocation_that_fails_after_all(exercise: ModuleType) -> None:
-    """In: when `allocate` itself raises, the resident blocks that were shared are given up again."""
-    cache, blocks = cached(6)
-    host = BlockAllocator(4)
-    table = host.allocate(3)
-    before = (state(host), counts(cache, 6), list(table))
+    """Out and in: when `allocate` itself raises, nothing is given up and nothing stays shared."""
 
     def fail(num_blocks: int = 1) -> list[int]:
         raise MemoryError
 
-    cache.allocate = fail  # type: ignore[method-assign]
     why = "the error of `allocate` must reach the caller"
-    resident = dict(zip(table, blocks, strict=False))
-    call = lambda: exercise.swap_in([table], cache, host, resident)  # noqa: E731
-    check_raises("swap_in where `allocate` raises MemoryError", MemoryError, call, why)
-    now = (state(host), counts(cache, 6), list(table))
-    why = "resident blocks were shared and kept: a leak, undo it where anything raises"
-    check("both pools and the table after an `allocate` that raises", now, before, why)
+    device, host = BlockAllocator(4), BlockAllocator(4)
+    tables = two_samples(device)
+    before = state(device)
+    host.allocate = fail  # type: ignore[method-assign]
+    call = lambda: exercise.swap_out(tables, device, host)  # noqa: E731
+    check_raises("swap_out where `allocate` raises MemoryError", MemoryError, call, why)
+    check("the tables after that", tables, [[0, 1, 2], [0, 1, 3]], EARLY)
+    check("free device blocks and counts after that", state(device), before, EARLY)
+
+    cache, blocks = cached(6)
+    host = BlockAllocator(4)
+    tables = two_samples(host)
+    before = state(host)
+    cache.allocate = fail  # type: ignore[method-assign]
+    resident = dict(zip([0, 1], blocks, strict=True))
+    call = lambda: exercise.swap_in(tables, cache, host, resident)  # noqa: E731
+    tried = "swap_in where `allocate` raises MemoryError, two blocks resident"
+    check_raises(tried, MemoryError, call, why)
+    check(f"the tables after {tried}", tables, [[0, 1, 2], [0, 1, 3]], EARLY)
+    check(f"free host blocks and counts after {tried}", state(host), before, EARLY)
+    why = (
+        "resident blocks were shared and kept: a leak, undo it where anything raises. Two tables name each, "
+        "so two uses of each are to be given up"
+    )
+    check(f"device counts after {tried}", counts(cache, 6), [0] * 6, why)
+
+
+def test_a_table_that_names_a_block_twice(exercise: ModuleType) -> None:
+    """Out and in: a count is the number of entries, also where one table has two of them."""
+    device, host = BlockAllocator(4), BlockAllocator(4)
+    table = [*device.allocate(2), 0]
+    device.share([0])
+    why = "a block has one user once for each entry that names it, be the entries in one table or in several"
+    with trying("swap_out([[0, 1, 0]]), block 0 having two users", why):
+        pairs = exercise.swap_out([table], device, host)
+    check("pairs of swap_out([[0, 1, 0]])", pairs, [(0, 0), (1, 1)], ONCE)
+    check("the table after swap_out([[0, 1, 0]])", table, [0, 1, 0], ONCE)
+    check("host counts after swap_out([[0, 1, 0]])", counts(host, 4), [2, 1, 0, 0], why)
+    with trying("swap_in([[0, 1, 0]]) with 0 resident in a block of another request", why):
+        (other,) = device.allocate(1)
+        exercise.swap_in([table], device, host, {0: other})
+    check("device counts after swap_in([[0, 1, 0]]) with 0 resident", counts(device, 4), [3, 1, 0, 0], why)
+
+
+def test_ids_of_another_type(exercise: ModuleType) -> None:
+    """Out and in: a table may hold a tensor's items, and names plain integers afterwards."""
+    device, host = BlockAllocator(4), BlockAllocator(4)
+    device.allocate(2)
+    table: list[Any] = [Id(0), Id(1)]
+    with trying("swap_out of a table of a tensor's items 0 and 1", ITEM):
+        pairs = exercise.swap_out([table], device, host)
+    check("pairs of swap_out of a tensor's items 0 and 1", pairs, [(0, 0), (1, 1)], ITEM)
+    check("the table after it", table, [0, 1], ITEM)
+    table = [Id(0), Id(1)]
+    with trying("swap_in of a table of a tensor's items 0 and 1", ITEM):
+        pairs = exercise.swap_in([table], device, host)
+    check("pairs of swap_in of a tensor's items 0 and 1", pairs, [(0, 0), (1, 1)], ITEM)
+    check("the table after swap_in of a tensor's items", table, [0, 1], ITEM)
 
 
 def test_swap_blocks_copies_content(exercise: ModuleType) -> None:
@@ -491,6 +608,12 @@ def test_swap_blocks_copies_content(exercise: ModuleType) -> None:
     )
     host[1][1].append(7)
     check("host[2] after a write to host[1]", host[2], [0.0, [0]], "two copies of one source are two blocks")
+    many, copies = [[block] for block in range(100)], [[-1] for _ in range(100)]
+    why = "all pairs are copied, however many there are"
+    with trying("swap_blocks of 100 blocks", why):
+        exercise.swap_blocks(many, copies, list(range(100)), list(range(99, -1, -1)))
+    got = sum(copies[99 - block] == [block] for block in range(100))
+    check("how many blocks swap_blocks of 100 pairs has copied", got, 100, why)
     small, large = [["a"], ["b"]], [["x"], ["x"], ["x"], ["x"], ["x"], ["x"]]
     why = "destinations are blocks of the second pool, whose size may be another: compare with its length"
     with trying("swap_blocks from a pool of 2 to a pool of 6, [0] to [5]", why):
@@ -536,6 +659,16 @@ def test_swap_blocks_refuses(exercise: ModuleType) -> None:
             lambda d=device, h=host, s=sources, t=destinations: exercise.swap_blocks(d, h, s, t), why,
         )  # fmt: skip
         check(f"the host pool after the refused swap_blocks with {name}", host, [["x"], ["y"], ["z"]], why)
+    device, host = [[block] for block in range(4)], [["x"], ["y"], ["z"]]
+    tried = "swap_blocks with a destination twice, the ids being a tensor's items 2 and 2"
+    call = lambda: exercise.swap_blocks(device, host, [Id(0), Id(1)], [Id(2), Id(2)])  # noqa: E731
+    check_raises(tried, ValueError, call, ITEM)
+    check(f"the host pool after the refused {tried}", host, [["x"], ["y"], ["z"]], ITEM)
+    tried = "swap_blocks(device, host, [0, 1.5], [0, 1])"
+    why = "1.5 is no block, and int() rounds it: operator.index raises TypeError, before the first copy"
+    call = lambda: exercise.swap_blocks(device, host, [0, 1.5], [0, 1])  # noqa: E731
+    check_raises(tried, TypeError, call, why)
+    check(f"the host pool after the refused {tried}", host, [["x"], ["y"], ["z"]], why)
     pool = [[0], [1]]
     why = "within one pool a copy may read what another writes: that is copy_blocks' task"
     check_raises(
