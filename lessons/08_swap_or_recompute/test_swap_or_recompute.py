@@ -485,7 +485,7 @@ def test_what_is_no_group_on_the_host(exercise: ModuleType) -> None:
         check_raises(f"swap_in with {name}", ValueError, call, why)
         if resident and host.num_free > 2:
             why = EARLY
-        if counts(device, 1) != [1]:
+        if len(resident) == 2 and counts(device, 1) != [1]:
             why = "block 0 was shared before block 2 was refused: share all resident blocks in one call"
         now = (tables, state(device, host))
         check(
