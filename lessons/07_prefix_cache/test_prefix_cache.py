@@ -456,6 +456,12 @@ def test_a_second_copy_stays_a_plain_block(exercise: ModuleType) -> None:
         first,
         "retain what becomes findable, nothing else",
     )
+    tried = "publish of blocks 0 and 1 in a table of one block, where both prefixes are findable already"
+    why = (
+        "block 1 is not in the table: look at start and stop before anything else, whatever is known already"
+    )
+    chain = exercise.PrefixChain(A[:8], 4)
+    check_raises(tried, IndexError, lambda: cache.publish(chain, second[:1], 0, 2), why)
     again = (
         "publishing again what is findable is harmless: nothing is to be done, and retain can't be called "
         "twice"
