@@ -9,10 +9,10 @@ Page: docs/concepts/prefix_cache.md.
 
 from __future__ import annotations
 
+import operator
 from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from copy import copy
 from hashlib import sha256
 from typing import Any
 
@@ -43,11 +43,9 @@ class Prefix:
         """Compare the tokens themselves, back to the first link that both chains share."""
         mine: Prefix | None = self
         theirs: Prefix | None = other
-        while mine is not theirs:
-            if mine is None or theirs is None or mine.content != theirs.content:
-                return False
+        while mine and theirs and mine is not theirs and mine.content == theirs.content:
             mine, theirs = mine.parent, theirs.parent
-        return True
+        return mine is theirs
 
 
 class PrefixChain:
@@ -86,8 +84,8 @@ class PrefixChain:
 
     def fork(self, token_ids: Sequence[int]) -> PrefixChain:
         """The chain of a copy of this sequence, `token_ids`, that may go on in another way."""
-        chain = copy(self)
-        chain.token_ids, chain._links = token_ids, list(self._links)
+        chain = PrefixChain(token_ids, self.block_size, self._links[0].content[0], self._hash)
+        chain._links = list(self._links)
         return chain
 
     def adopt(self, index: int, link: Prefix) -> None:
@@ -145,7 +143,7 @@ class PrefixCache:
 
     def share(self, blocks: Iterable[int]) -> None:
         """Use blocks that `lookup` found, or another table's: one more use of each, none can be evicted."""
-        blocks = list(blocks)
+        blocks = [operator.index(block) for block in blocks]  # a tensor's items are no keys of a dict
         self.allocator.share(blocks)
         for block in blocks:
             self._unused.pop(block, None)
@@ -156,19 +154,22 @@ class PrefixCache:
         Where an equal prefix is findable already, the second copy stays a plain block. Where a different
         one has the same digest, the first keeps its place: a collision costs no more than a miss. A findable
         block is retained by the allocator, once. Raises IndexError, and publishes nothing, where a block is
-        not full or not in the table.
+        not full or not in the table, and ValueError where one is free or findable by another prefix.
         """
         num_full = min(len(chain.token_ids) // chain.block_size, len(blocks))
         if start < 0 or stop > num_full:
-            raise IndexError(
-                f"blocks {start} to {stop - 1} can't be published: only 0 to {num_full - 1} are full"
-            )
-        for index in range(start, stop):
-            digest = chain[index].digest
-            if self._find(chain, index) is None and digest not in self._blocks:
-                self.allocator.retain(blocks[index])
-                self._blocks[digest] = (chain[index], blocks[index])
-                self._digests[blocks[index]] = digest
+            raise IndexError(f"can't publish blocks {start} to {stop - 1}: 0 to {num_full - 1} are full")
+        new: dict[Hashable, tuple[Prefix, int]] = {}
+        for i in range(start, stop):
+            if self._find(chain, i) is None and chain[i].digest not in self._blocks:
+                new.setdefault(chain[i].digest, (chain[i], operator.index(blocks[i])))
+        ids = [block for _, block in new.values()]
+        if len(set(ids)) < len(ids) or self._digests.keys() & ids or not all(map(self.reference_count, ids)):
+            raise ValueError(f"can't publish blocks {ids}: each must be in use, and can hold one prefix only")
+        for digest, (link, block) in new.items():
+            self.allocator.retain(block)
+            self._blocks[digest] = (link, block)
+            self._digests[block] = digest
 
     def allocate(self, num_blocks: int = 1) -> list[int]:
         """Take `num_blocks` blocks, evicting cached ones where the free don't suffice; all or nothing."""

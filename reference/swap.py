@@ -69,8 +69,9 @@ def swap_blocks(
     Both pools: [num_blocks][...], blocks of one shape; the second is changed in place. A launch copies all
     pairs at the same time, so a block may be a destination only once; a source may serve several. Block 3
     of one pool is not block 3 of the other, so equal ids are fine. Raises ValueError otherwise, and where
-    both pools are the same: `copy_blocks` is for that.
+    both pools are the same: `copy_blocks` is for that. Raises TypeError for an id that is no integer.
     """
+    sources, destinations = list(map(index, sources)), list(map(index, destinations))
     if source_pool is destination_pool:
         raise ValueError("source_pool and destination_pool are the same: use copy_blocks within a pool")
     if len(sources) != len(destinations):
@@ -83,7 +84,7 @@ def swap_blocks(
             if not 0 <= block < len(pool):
                 raise ValueError(f"{name}: block {block} is not one of the {len(pool)} blocks of its pool")
     if len(set(destinations)) != len(destinations):
-        raise ValueError(f"destinations must be distinct, got {list(destinations)}")
+        raise ValueError(f"destinations must be distinct, got {destinations}")
     for source, destination in zip(sources, destinations, strict=True):
         destination_pool[destination] = deepcopy(source_pool[source])
 
@@ -96,7 +97,7 @@ def _move(
 ) -> list[tuple[int, int]]:
     """Repoint tables from one pool to the other, and return the pairs whose content must be copied."""
     users = _count_users(block_tables, source)
-    reused = {block: resident[block] for block in users if block in resident}
+    reused = {block: index(resident[block]) for block in users if block in resident}
     absent = [block for block in users if block not in reused]
     # 1. is there room? a cached block that is used as it is can't be handed out
     available = num_available_after(reused.values(), destination)

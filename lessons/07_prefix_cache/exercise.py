@@ -6,6 +6,7 @@ Grade it: pytest lessons/07_prefix_cache    A hint: minipaged lessons hint 7
 
 from __future__ import annotations
 
+import operator
 from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -37,11 +38,9 @@ class Prefix:
         """Compare the tokens themselves, back to the first link that both chains share."""
         mine: Prefix | None = self
         theirs: Prefix | None = other
-        while mine is not theirs:
-            if mine is None or theirs is None or mine.content != theirs.content:
-                return False
+        while mine and theirs and mine is not theirs and mine.content == theirs.content:
             mine, theirs = mine.parent, theirs.parent
-        return True
+        return mine is theirs
 
 
 class PrefixChain:
@@ -127,7 +126,7 @@ class PrefixCache:
         Where an equal prefix is findable already, the second copy stays a plain block. Where a different
         one has the same digest, the first keeps its place: a collision costs no more than a miss. A findable
         block is retained by the allocator, once. Raises IndexError, and publishes nothing, where a block is
-        not full or not in the table.
+        not full or not in the table, and ValueError where one is free or findable by another prefix.
         """
         raise NotImplementedError
 

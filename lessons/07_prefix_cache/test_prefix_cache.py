@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import struct
 from random import Random
 from types import ModuleType
 from typing import Any
 
-from minipaged.course.checks import check, check_raises, check_true, trying
+from minipaged.course.checks import check, check_raises, check_true, only_for, trying
 from minipaged.reference.allocator import BlockAllocator, OutOfBlocksError
 
 A = [5, 6, 7, 8, 1, 2, 3, 4, 9, 8, 7, 6]  # three full blocks of 4
@@ -49,7 +50,10 @@ def cached(exercise: ModuleType, cache: Any, ids: list[int]) -> list[int]:
 
 
 def found(exercise: ModuleType, cache: Any, ids: list[int], **options: Any) -> Any:
-    with trying(f"lookup of {ids}", "a block that isn't full has no link: look at full blocks only"):
+    with trying(
+        f"lookup of {ids}",
+        only_for(IndexError, "a block that isn't full has no link: look at full blocks only"),
+    ):
         return cache.lookup(exercise.PrefixChain(ids, 4, **options))
 
 
@@ -69,7 +73,10 @@ STATE = "free blocks, counts, findable blocks and the line for eviction"
 
 def test_a_digest_is_that_of_the_whole_chain(exercise: ModuleType) -> None:
     """The digest of a block depends on its tokens and on all that came before."""
-    with trying("chain_hash(None, (None,)), the root without a salt", "the root's parent_digest is None"):
+    with trying(
+        "chain_hash(None, (None,)), the root without a salt",
+        only_for((TypeError, AttributeError), "the root's parent_digest is None"),
+    ):
         root = exercise.chain_hash(None, (None,))
     tried = "chain_hash(root, (1, 2)) and chain_hash(other, (1, 2)), where other = chain_hash(root, (3, 4))"
     with trying(tried):
@@ -84,7 +91,10 @@ def test_a_digest_is_that_of_the_whole_chain(exercise: ModuleType) -> None:
     tried = "chain_hash(root, (1, 2)), twice"
     why = "the same chain must have the same digest whenever it is hashed"
     check_true(tried, exercise.chain_hash(root, (1, 2)) == one, "the same digest", "another digest", why)
-    with trying("a digest as the key of a dict", "a digest is looked up in a dict: it must be hashable"):
+    with trying(
+        "a digest as the key of a dict",
+        only_for(TypeError, "a digest is looked up in a dict: it must be hashable"),
+    ):
         {one: 1}  # noqa: B018
 
 
@@ -102,7 +112,10 @@ def test_other_tokens_have_another_digest(exercise: ModuleType) -> None:
         ((0, 0), (0, 0, 0)): "the number of tokens counts",
     }
     for (one, two), why in reasons.items():
-        with trying(f"chain_hash(root, {one}) and chain_hash(root, {two})", why):
+        with trying(
+            f"chain_hash(root, {one}) and chain_hash(root, {two})",
+            only_for((ValueError, OverflowError, struct.error), why),
+        ):
             root = exercise.chain_hash(None, (None,))
             digests = exercise.chain_hash(root, one), exercise.chain_hash(root, two)
         tried = f"chain_hash(root, {one}) and chain_hash(root, {two})"
@@ -111,13 +124,19 @@ def test_other_tokens_have_another_digest(exercise: ModuleType) -> None:
 
 def test_another_salt_has_another_root(exercise: ModuleType) -> None:
     """The root's digest is that of its salt."""
-    salts = [None, "", "None", "a", "A", "b", "ab", "é"]
+    salts = [None, "a", "A", "b", "ab", "é", "", "None"]
     for i, one in enumerate(salts):
         for two in salts[:i]:
             tried = f"chain_hash(None, ({one!r},)) and chain_hash(None, ({two!r},)), two roots"
-            with trying(tried, "the root hashes its salt: a string, or None"):
+            with trying(
+                tried, only_for((TypeError, AttributeError), "the root hashes its salt: a string, or None")
+            ):
                 same = exercise.chain_hash(None, (one,)) == exercise.chain_hash(None, (two,))
             why = "the salt is missing in the digest: requests with different salts must share nothing"
+            if {one, two} == {None, "None"}:
+                why = "str(None) is the text 'None', which may be a salt, too: hash repr(salt), for example"
+            elif {one, two} == {None, ""}:
+                why = "an empty string is a salt: only None is none, so don't ask whether the salt is empty"
             if one and two and one.lower() == two.lower():
                 why = "a salt counts as it stands, capital letters included: hash the string itself"
             check_true(tried, not same, "two digests", "the same digest twice", why)
@@ -132,7 +151,7 @@ def test_the_first_link(exercise: ModuleType) -> None:
     full = "4 tokens fill a block of 4: the last block may end where the tokens end, and is full then"
     for length, why in ((5, root), (4, full)):
         tried = f"chain[0] of tokens {A[:length]}, block size 4"
-        with trying(tried, why):
+        with trying(tried, only_for(IndexError, why)):
             link = exercise.PrefixChain(A[:length], 4)[0]
         check(f"content of {tried}", link.content, (5, 6, 7, 8), f"tokens 0 to 3, as a tuple. {root}")
 
@@ -146,7 +165,12 @@ def test_a_link_for_each_full_block(exercise: ModuleType) -> None:
             links = {}
             for i in order:
                 tried = f"chain[{i}] of tokens {ids}, block size {block_size}"
-                with trying(tried, "the root is the first of _links, so the link of block i is at i + 1"):
+                with trying(
+                    tried,
+                    only_for(
+                        IndexError, "the root is the first of _links, so the link of block i is at i + 1"
+                    ),
+                ):
                     links[i] = chain[i]
                 want = tuple(ids[i * block_size : (i + 1) * block_size])
                 why = (
@@ -180,7 +204,7 @@ def test_a_late_link_of_a_long_prompt(exercise: ModuleType) -> None:
         "a function that calls itself for the block before goes as deep as the prompt is long, and Python "
         "ends that at about 1000: make the missing links in a loop"
     )
-    with trying(tried, why):
+    with trying(tried, only_for(RecursionError, why)):
         link = exercise.PrefixChain([0] * 4999 + [7], 1)[4999]
     check(f"content of {tried}", link.content, (7,), "the last token")
 
@@ -218,7 +242,7 @@ def test_a_block_that_is_not_full_has_no_link(exercise: ModuleType) -> None:
         check_raises(f"chain[{index}] of 7 tokens", IndexError, lambda i=index: chain[i], why)
     ids.append(A[7])
     tried = "chain[1] once an eighth token has come, after it was refused with 7"
-    with trying(tried, "token_ids grows, and a refused call has changed nothing"):
+    with trying(tried, only_for(IndexError, "token_ids grows, and a refused call has changed nothing")):
         check(
             f"content of {tried}",
             chain[1].content,
@@ -312,7 +336,7 @@ def test_blocks_of_one_token(exercise: ModuleType) -> None:
         cache.publish(exercise.PrefixChain([7, 8], 1), blocks, 0, 2)
     for ids, want in (([7, 8, 9], [0, 1]), ([7, 8], [0]), ([7], []), ([], [])):
         tried = f"lookup of {ids}, block size 1, after [7, 8] was published in blocks 0 and 1"
-        with trying(tried, "a prompt of no tokens has no block at all"):
+        with trying(tried, only_for(IndexError, "a prompt of no tokens has no block at all")):
             got = cache.lookup(exercise.PrefixChain(ids, 1))
         check(tried, got, want, "at least one token is left to compute: only the first len - 1 tokens count")
 
@@ -339,6 +363,23 @@ def test_nothing_is_found_past_a_hole(exercise: ModuleType) -> None:
         cache.publish(chain, blocks, 0, 1)
     why = "once the hole is filled the whole prefix is known"
     check("lookup after block 0 was published, too", found(exercise, cache, [*A, 0]), [0, 1, 2], why)
+
+
+def test_what_lies_behind_stop_is_not_published(exercise: ModuleType) -> None:
+    """Full blocks from `stop` on are left alone, because their K and V may be missing."""
+    for start, stop, want in ((0, 1, [0]), (0, 2, [0, 1]), (1, 2, [1]), (0, 0, []), (1, 1, [])):
+        cache = new_cache(exercise, 4)
+        tried = f"publish(chain, blocks, {start}, {stop}) of tokens {A}: three full blocks of 4"
+        with trying(tried, only_for(IndexError, "a table may have full blocks behind `stop`")):
+            cache.publish(exercise.PrefixChain(A, 4), cache.allocator.allocate(3), start, stop)
+        why = "publish makes blocks start to stop - 1 findable, and no others"
+        got = state(cache)[2]
+        if stop in got:
+            why = (
+                f"block {stop} was published as well. It is full of tokens, but the K and V of block stop "
+                "are not written yet: a prompt that finds it reads what is in no memory"
+            )
+        check(f"findable blocks after {tried}", got, want, why)
 
 
 def test_a_partial_block_is_not_published(exercise: ModuleType) -> None:
@@ -387,7 +428,8 @@ def test_a_partial_block_is_not_published(exercise: ModuleType) -> None:
         "start to stop - 1 is empty",
     )
     with trying(
-        "publish(chain, blocks, 0, 1) of 7 tokens: one full block, in a table of two", "block 0 is full"
+        "publish(chain, blocks, 0, 1) of 7 tokens: one full block, in a table of two",
+        only_for(IndexError, "block 0 is full"),
     ):
         cache.publish(exercise.PrefixChain(A[:7], 4), blocks, 0, 1)
     check("findable blocks after publish(chain, blocks, 0, 1)", state(cache)[2], [0], "block 0 is full")
@@ -414,11 +456,17 @@ def test_a_second_copy_stays_a_plain_block(exercise: ModuleType) -> None:
         first,
         "retain what becomes findable, nothing else",
     )
+    tried = "publish of blocks 0 and 1 in a table of one block, where both prefixes are findable already"
+    why = (
+        "block 1 is not in the table: look at start and stop before anything else, whatever is known already"
+    )
+    chain = exercise.PrefixChain(A[:8], 4)
+    check_raises(tried, IndexError, lambda: cache.publish(chain, second[:1], 0, 2), why)
     again = (
         "publishing again what is findable is harmless: nothing is to be done, and retain can't be called "
         "twice"
     )
-    with trying("publish of the same blocks once more", again):
+    with trying("publish of the same blocks once more", only_for(ValueError, again)):
         cache.publish(exercise.PrefixChain(A[:8], 4), first, 0, 2)
     with trying("free of the second copy"):
         cache.free(second)
@@ -439,6 +487,30 @@ def test_what_follows_a_known_beginning_is_published(exercise: ModuleType) -> No
     )
     check(f"findable blocks after {tried}", state(cache)[2], [0, 2], why)
     check(f"lookup of {ids} after {tried}", found(exercise, cache, ids), [0, 2], why)
+
+
+def test_a_refused_publish_changes_nothing(exercise: ModuleType) -> None:
+    """Publishing a block that is free, or findable already by another prefix, is an error."""
+    free = "block 3 is free, and only a block in use can be retained: `retain` raises ValueError"
+    twice = "one block can't hold two prefixes: `retain` raises ValueError where a block is retained already"
+    for table, why in (([3, 0, 1], free), ([0, 3, 1], free), ([0, 0, 1], twice), ([0, 2, 1], twice)):
+        cache = new_cache(exercise, 4)
+        cache.allocator.allocate(3)
+        with trying("publish of other tokens in block 2"):
+            cache.publish(exercise.PrefixChain(B, 4), [2], 0, 1)
+        before = state(cache)
+        tried = f"publish of tokens {A} in blocks {table}, where 3 is free and 2 holds another prefix"
+        chain = exercise.PrefixChain(A, 4)
+        call = lambda c=cache, h=chain, b=table: c.publish(h, b, 0, 3)  # noqa: E731
+        check_raises(tried, ValueError, call, why)
+        wrong = next(block for block in table if block != 0 or table.count(0) > 1)
+        why = f"block 0 was published before block {wrong} was refused: look at all before any is entered"
+        if set(state(cache)[2]) - set(before[2]) - {0}:
+            why = f"block {wrong} became findable although retain refused it: retain first, and enter it then"
+        check(f"{STATE} after the refused {tried}", state(cache), before, why)
+        got = [block for block in range(4) if not cache.allocator.can_reuse(block)]
+        why = "block 0 stays retained though it isn't findable, so it will never be free: release it again"
+        check(f"blocks that the allocator retains after the refused {tried}", got, [2], why)
 
 
 # ---- collisions -------------------------------------------------------------------------------------------
@@ -467,6 +539,26 @@ def test_tokens_decide_where_digests_are_equal(exercise: ModuleType) -> None:
     )
     got = found(exercise, cache, A[:5], hash_function=constant_hash)
     check(f"lookup of {A[:5]} after that", got, [0], why)
+
+
+def test_blocks_behind_a_collision_are_published(exercise: ModuleType) -> None:
+    """A block whose digest a stranger has is passed by, and those behind it become findable."""
+    cache = new_cache(exercise, 4)
+    published(exercise, cache, [9, 9, 9, 9, 1, 1, 1, 1], hash_function=content_hash)
+    published(exercise, cache, [1, 1, 1, 1, 2, 2, 2, 2], hash_function=content_hash)
+    tried = (
+        "9 9 9 9 1 1 1 1 was published in blocks 0 and 1, and 1 1 1 1 2 2 2 2 in blocks 2 and 3, with a hash "
+        "that sees a block's own tokens only"
+    )
+    why = "block 2 has the digest of block 1 and stays plain. Block 3 has its own: go on behind a collision"
+    check(f"findable blocks after {tried}", state(cache)[2], [0, 1, 3], why)
+    cache = new_cache(exercise, 4)
+    published(exercise, cache, [1, 1, 1, 1, 1, 1, 1, 1], hash_function=content_hash)
+    tried = "1 1 1 1 1 1 1 1 was published in blocks 0 and 1, with a hash that sees a block's own tokens only"
+    why = "both blocks have one digest: the first keeps its place, also within one call"
+    check(f"findable blocks after {tried}", state(cache)[2], [0], why)
+    retained = [block for block in range(4) if not cache.allocator.can_reuse(block)]
+    check(f"blocks that the allocator retains after {tried}", retained, [0], why)
 
 
 def test_the_whole_chain_is_compared(exercise: ModuleType) -> None:
@@ -529,7 +621,7 @@ def test_the_chain_is_compared_back_to_its_root(exercise: ModuleType) -> None:
         "block 2 holds 7 after 1 5, which isn't 7 after 2 5: compare the whole chain with same_tokens, and "
         "not only the last two links"
     )
-    with trying(tried, why):
+    with trying(tried, only_for(AttributeError, why)):
         got = cache.lookup(exercise.PrefixChain([2, 5, 7, 9], 1, None, two_blocks_hash))
     check(tried, got, [3, 4], why)
 
@@ -610,7 +702,7 @@ def test_a_hit_leaves_the_line(exercise: ModuleType) -> None:
     check("counts after share([0, 1]), where both were cached", counts, [1, 1, 0], "one more use of each")
     check("num_available after share([0, 1]) of 3", cache.num_available, 1, line)
     why = "a block in use can be shared again, and is in no line: pop(block, None)"
-    with trying("share([0, 1]) again", why):
+    with trying("share([0, 1]) again", only_for(KeyError, why)):
         cache.share([0, 1])
     with trying("free([0, 1]) with two users"):
         check("free([0, 1]) with two users", cache.free([0, 1]), [], "one user is left")
@@ -625,7 +717,7 @@ def test_a_hit_leaves_the_line(exercise: ModuleType) -> None:
     check("cached_blocks after free([0, 1]) by the last user", cache.cached_blocks, [1, 0], _wrong_line)
     once = "blocks may be a generator, which can be gone through only once: blocks = list(blocks)"
     tried = "share([0, 1]) from a generator, where both are cached"
-    with trying(tried, once):
+    with trying(tried, only_for(TypeError, once)):
         cache.share(iter([0, 1]))
     counts = [cache.reference_count(block) for block in range(3)]
     check(f"counts after {tried}", counts, [1, 1, 0], once)
@@ -637,10 +729,10 @@ def test_a_block_that_is_named_twice(exercise: ModuleType) -> None:
     cache = new_cache(exercise, 2)
     cached(exercise, cache, A[:4])
     why = "named twice, so used twice: pass the blocks on as they are, each as often as it is named"
-    with trying("share([0, 0]), where 0 is cached", why):
+    with trying("share([0, 0]), where 0 is cached", only_for((ValueError, KeyError), why)):
         cache.share([0, 0])
     check("the count of block 0 after share([0, 0])", cache.reference_count(0), 2, why)
-    with trying("free([0, 0]), where 0 has two users", why):
+    with trying("free([0, 0]), where 0 has two users", only_for((ValueError, KeyError), why)):
         check("free([0, 0]), where 0 has two users", cache.free([0, 0]), [0], why)
     check("the count of block 0 after free([0, 0])", cache.reference_count(0), 0, why)
     check("cached_blocks after free([0, 0])", cache.cached_blocks, [0], _wrong_line)
@@ -673,6 +765,35 @@ def test_what_sharing_and_freeing_refuse(exercise: ModuleType) -> None:
         check(f"{STATE} after the refused {tried}", state(cache), before, why)
 
 
+class Id:
+    """A block id as a tensor's item is one: an index, and equal to nothing but itself."""
+
+    def __init__(self, block: int) -> None:
+        self.block = block
+
+    def __index__(self) -> int:
+        return self.block
+
+
+def test_ids_of_another_type(exercise: ModuleType) -> None:
+    """Ids may be a tensor's items, which no dictionary finds again."""
+    cache = new_cache(exercise, 3)
+    cache.allocator.allocate(2)
+    why = "a tensor's items are equal to themselves only, as keys of a dict: take operator.index(block)"
+    with trying(
+        "publish of two blocks, their ids being a tensor's items",
+        only_for((ValueError, KeyError, TypeError), why),
+    ):
+        cache.publish(exercise.PrefixChain(A[:8], 4), [Id(0), Id(1)], 0, 2)
+    check("findable blocks after a publish of a tensor's items 0 and 1", state(cache)[2], [0, 1], why)
+    with trying("free of a tensor's items 0 and 1", only_for((ValueError, KeyError, TypeError), why)):
+        cache.free([Id(0), Id(1)])
+    check("cached_blocks after free of a tensor's items 0 and 1", cache.cached_blocks, [1, 0], why)
+    with trying("share of a tensor's items 0 and 1", only_for((ValueError, KeyError, TypeError), why)):
+        cache.share([Id(0), Id(1)])
+    check("cached_blocks after share of a tensor's items 0 and 1", cache.cached_blocks, [], why)
+
+
 def test_the_least_recently_used_comes_first(exercise: ModuleType) -> None:
     """Who was used again goes to the end of the line."""
     cache = new_cache(exercise, 3)
@@ -692,7 +813,10 @@ def test_the_least_recently_used_comes_first(exercise: ModuleType) -> None:
         "no block is free, but cached ones can be handed out, too: evict as many as are missing. An evicted "
         "block is free only once allocator.release was called: without it num_free never grows"
     )
-    with trying("allocate(1), with blocks 1, 2 and 0 cached in this order", evicts):
+    with trying(
+        "allocate(1), with blocks 1, 2 and 0 cached in this order",
+        only_for((OutOfBlocksError, KeyError), evicts),
+    ):
         taken = cache.allocate(1)
     why = "one block was missing, so one is evicted: stop as soon as the allocator has enough free blocks"
     check("how many blocks are cached after that", len(cache.cached_blocks), 2, why)
@@ -745,8 +869,9 @@ def test_several_are_evicted_at_once(exercise: ModuleType) -> None:
     )
     check(f"cached_blocks after {tried}", cache.cached_blocks, [0], "no more are evicted than are missing")
     check(f"findable blocks after {tried}", state(cache)[2], [0], GONE)
-    why = "the tail was evicted, the head is still a prefix"
-    check(f"lookup of {A} after {tried}", found(exercise, cache, A), [0], why)
+    got = found(exercise, cache, A)
+    why = GONE if got[:1] == [0] else "the tail was evicted, the head is still a prefix"
+    check(f"lookup of {A} after {tried}", got, [0], why)
 
 
 GONE = (
@@ -768,7 +893,10 @@ def test_a_recycled_block_is_not_found(exercise: ModuleType) -> None:
     check(
         "blocks that the allocator retains after both were evicted", retained, [], "release what is evicted"
     )
-    with trying("publish of other tokens in the recycled blocks", "they are not retained any more"):
+    with trying(
+        "publish of other tokens in the recycled blocks",
+        only_for(ValueError, "they are not retained any more"),
+    ):
         cache.publish(exercise.PrefixChain(B, 4), blocks, 0, 2)
     check(f"lookup of {A} after its blocks were published with {B}", found(exercise, cache, A), [], GONE)
     why = "a recycled block holds what was published last"
@@ -777,7 +905,10 @@ def test_a_recycled_block_is_not_found(exercise: ModuleType) -> None:
         cache.free(blocks)
     with trying("allocate(2) after they were freed"):
         cache.allocate(2)
-    with trying(f"publish of {A[:8]} where it was published and evicted before", GONE):
+    with trying(
+        f"publish of {A[:8]} where it was published and evicted before",
+        only_for((ValueError, KeyError), GONE),
+    ):
         cache.publish(exercise.PrefixChain(A, 4), blocks, 0, 2)
     check(
         f"lookup of {A} after it was published again",
@@ -834,7 +965,8 @@ def test_a_refused_allocation_evicts_nothing(exercise: ModuleType) -> None:
     check_raises("allocate(-1)", ValueError, lambda: cache.allocate(-1), "a negative number is a mistake")
     check(f"{STATE} after allocate(-1)", state(cache), before, "nothing may change")
     with trying(
-        "allocate(3), with 1 free block and 2 cached ones", "three are available, and all can be handed out"
+        "allocate(3), with 1 free block and 2 cached ones",
+        only_for(OutOfBlocksError, "three are available, and all can be handed out"),
     ):
         check(
             "allocate(3), with 1 free block and 2 cached ones",

@@ -67,7 +67,7 @@ def swap_blocks(
     Both pools: [num_blocks][...], blocks of one shape; the second is changed in place. A launch copies all
     pairs at the same time, so a block may be a destination only once; a source may serve several. Block 3
     of one pool is not block 3 of the other, so equal ids are fine. Raises ValueError otherwise, and where
-    both pools are the same: `copy_blocks` is for that.
+    both pools are the same: `copy_blocks` is for that. Raises TypeError for an id that is no integer.
     """
     raise NotImplementedError
 

@@ -159,6 +159,16 @@ def test_a_long_prompt_comes_in_chunks(exercise: ModuleType) -> None:
     check("is_last_chunk of its chunks", [s.rows[0].is_last_chunk for s in steps], [False, False, True], why)
 
 
+def test_a_chunk_takes_all_that_the_budget_allows(exercise: ModuleType) -> None:
+    """A chunk has no limit of its own: a prompt within the budget is one row."""
+    world = World(exercise, 80, max_num_batched_tokens=200)
+    world.add("A", 300, max_tokens=1)
+    with trying("a prompt of 300 tokens under a budget of 200"):
+        got = [rows(step) for step in world.run()]
+    why = "a chunk takes as many tokens as the budget allows, and has no limit of its own"
+    check("the rows of 300 tokens, budget 200", got, [[("A", 0, 200)], [("A", 200, 300)]], why)
+
+
 def test_newcomers_join_while_others_run(exercise: ModuleType) -> None:
     """Whoever arrives joins at the next step, not when the batch has ended."""
     world = World(exercise, 20)
@@ -173,6 +183,22 @@ def test_newcomers_join_while_others_run(exercise: ModuleType) -> None:
         else "a batch that waits for its slowest member is static batching: ask anew before every step"
     )
     check("the step after B arrived", got, [("A", 2, 3), ("B", 0, 2)], why)
+
+
+def test_all_who_fit_join_in_one_step(exercise: ModuleType) -> None:
+    """A step admits one request after the other, until budget, places or blocks are used up."""
+    for number in (2, 30):
+        world = World(exercise, 40, max_num_seqs=40)
+        for place in range(number):
+            world.add(str(place), 2)
+        tried = f"{number} prompts of 2 tokens, budget 100, 40 places, 40 blocks"
+        with trying(tried):
+            got = rows(world.step())
+        why = (
+            f"all {number} fit: go on admitting while budget, places and blocks allow. Nothing else limits "
+            "how many join in a step"
+        )
+        check(f"how many rows has the first step of {tried}", len(got), number, why)
 
 
 def test_rows_of_one_token_come_first(exercise: ModuleType) -> None:
@@ -376,7 +402,7 @@ def test_no_more_than_there_are_places(exercise: ModuleType) -> None:
         "who runs first, max_num_seqs=2",
         sorted({r[0] for r in rows(steps[0])}),
         ["A", "B"],
-        "two places",
+        "there are two places, and both can be taken",
     )
     why = "C arrives at two places that are taken: those who run already count as well as newcomers"
     check("who runs second, max_num_seqs=2", sorted({r[0] for r in rows(steps[1])}), ["A", "B"], why)
@@ -407,13 +433,19 @@ def test_the_youngest_gives_way_and_comes_back_first(exercise: ModuleType) -> No
 
     def look(step: Any) -> None:
         why = (
-            "the youngest of those running gives way: the oldest must never starve"
+            "the youngest of those running gives way, also where it needs the slot itself: the oldest must "
+            "never starve"
             if step.preempted
             else "whoever gives way is listed in step.preempted: nobody may join in such a step"
         )
         check(
             "who is preempted when A and B need a third block each, one free", ids(step.preempted), ["B"], why
         )
+        if step.outgrown:
+            why = (
+                "B gave way, and was tried again in the same step: room was made for it once more, at A's "
+                "cost. Reserve slots for nobody in step.preempted"
+            )
         check("who runs after B was preempted", ids(world.scheduler.running), ["A"], why)
 
     with trying("A and B, 8 tokens each, in 5 blocks of 4"):

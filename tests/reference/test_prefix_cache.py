@@ -281,6 +281,40 @@ def test_publishing_what_is_not_a_full_block_changes_nothing(first: int, stop: i
     assert complete_state(cache) == before
 
 
+@pytest.mark.parametrize("table", [[0, 3, 1], [3, 0, 1], [0, 1, 0], [0, 1, 2]])
+def test_a_publish_that_is_refused_for_one_block_publishes_none(table: list[int]):
+    """Block 3 is free, 0 is named twice, 2 is findable by another prefix."""
+    cache = make_cache(4)
+    cache.allocate(3)
+    cache.publish(PrefixChain(tokens(4, 900), BLOCK_SIZE), [2], 0, 1)
+    with pytest.raises(ValueError, match="each must be in use, and can hold one prefix only"):
+        cache.publish(PrefixChain(tokens(12), BLOCK_SIZE), table, 0, 3)
+    assert [cache.is_findable(block) for block in range(4)] == [False, False, True, False]
+    assert cache.lookup(PrefixChain(tokens(13), BLOCK_SIZE)) == []
+    assert cache.free([0, 1, 2]) == [2, 1, 0] and cache.cached_blocks == [2]
+    assert cache.allocator.num_free == 3
+
+
+def test_ids_that_are_equal_to_themselves_only_are_the_blocks_that_they_name():
+    """As a tensor's items are."""
+
+    class Item:
+        def __init__(self, block: int) -> None:
+            self.block = block
+
+        def __index__(self) -> int:
+            return self.block
+
+    cache = make_cache(2)
+    items: Any = [Item(0), Item(1)]
+    cache.allocate(2)
+    cache.publish(PrefixChain(tokens(8), BLOCK_SIZE), items, 0, 2)
+    cache.free(items)
+    assert cache.lookup(PrefixChain(tokens(9), BLOCK_SIZE)) == [0, 1] and cache.cached_blocks == [1, 0]
+    cache.share(items)
+    assert cache.cached_blocks == [] and cache.num_available == 0
+
+
 def test_a_failed_allocation_changes_nothing_at_all():
     """Six blocks. A holds four, two of them a prefix that B hits; B needs three more and two are free."""
     cache = make_cache(6)

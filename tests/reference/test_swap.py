@@ -331,6 +331,39 @@ def test_a_senseless_copy_changes_nothing(sources: list[int], destinations: list
     assert destination_pool == [[20], [21], [22]]
 
 
+class Item:
+    """A block id as a tensor's item is one: equal to nothing but itself, as a key."""
+
+    def __init__(self, block: int) -> None:
+        self.block = block
+
+    def __index__(self) -> int:
+        return self.block
+
+
+def test_ids_may_be_the_items_of_a_tensor():
+    items: Any = [Item(0), Item(1), Item(2), Item(2)]
+    destination = [["x"], ["y"], ["z"]]
+    with pytest.raises(ValueError, match="destinations must be distinct"):
+        swap_blocks([["a"], ["b"]], destination, items[:2], items[2:])
+    assert destination == [["x"], ["y"], ["z"]]
+    swap_blocks([["a"], ["b"]], destination, items[:2], items[1:3])
+    assert destination == [["x"], ["a"], ["b"]]
+    device, host = BlockAllocator(2), BlockAllocator(2)
+    tables = [host.allocate(2)]
+    device.allocate(1)
+    assert swap_in(tables, device, host, {0: items[0]}) == [(1, 1)]
+    assert tables == [[0, 1]] and all(type(block) is int for block in tables[0])
+
+
+def test_an_id_that_is_no_integer_is_refused_before_the_first_copy():
+    destination = [["x"], ["y"]]
+    sources: Any = [0, 1.0]
+    with pytest.raises(TypeError):
+        swap_blocks([["a"], ["b"]], destination, sources, [0, 1])
+    assert destination == [["x"], ["y"]]
+
+
 def test_a_copy_within_one_pool_is_refused():
     pool = [[10], [11]]
     with pytest.raises(ValueError, match="are the same"):
