@@ -13,7 +13,7 @@ from typing import Any
 
 Why = str | Callable[[Any], str]
 
-_attempts: list[tuple[str, str]] = []  # what is being tried, innermost last
+_attempts: list[tuple[str, Why]] = []  # what is being tried, innermost last
 
 
 class WrongAnswerError(AssertionError):
@@ -61,19 +61,22 @@ def check_raises(tried: str, error: type[BaseException], call: Callable[[], Any]
     except error as raised:
         return raised
     except Exception as other:
-        raise WrongAnswerError(tried, expected, describe(other), reason(why, other)) from other
+        raise WrongAnswerError(tried, expected, describe(other), reason_for_error(why, other)) from other
     raise WrongAnswerError(tried, expected, f"no error, but {show(got)}", reason(why, got))
 
 
 @contextmanager
-def trying(tried: str, why: str = "") -> Iterator[None]:
-    """Tell the report what is being tried, in case the learner's code raises something in here."""
+def trying(tried: str, why: Why = "") -> Iterator[None]:
+    """Tell the report what is being tried, in case the learner's code raises something in here.
+
+    `why` explains the exception; it may be a function of the exception.
+    """
     _attempts.append((tried, why))
     yield
     _attempts.pop()  # an exception leaves it there, and the report reads it
 
 
-def last_attempt() -> tuple[str, str]:
+def last_attempt() -> tuple[str, Why]:
     """Return what was tried last, with the reason for an exception there, and forget all attempts."""
     attempt = _attempts[-1] if _attempts else ("", "")
     _attempts.clear()
@@ -142,6 +145,11 @@ def _is_close(got: Any, expected: Any, tolerance: float) -> bool:
         )
     except TypeError:
         return False
+
+
+def reason_for_error(why: Why, error: BaseException) -> str:
+    """Return `why` for an exception, or "" for a slip such as a misspelt name: no misconception led to it."""
+    return "" if isinstance(error, NameError | ImportError | SyntaxError) else reason(why, error)
 
 
 def reason(why: Why, got: Any) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 
-from .checks import WrongAnswerError, describe, last_attempt
+from .checks import WrongAnswerError, describe, last_attempt, reason_for_error
 from .exercise import is_untouched
 from .manifest import Lesson
 from .raised import chain, innermost_line, is_file
@@ -83,6 +83,7 @@ def explain(error: BaseException, rule: str, outcome: Outcome) -> Failure:
     path, causes = outcome.submission, chain(error, "__cause__")
     line, function = innermost_line(causes, path)
     last = causes[-1]
+    why = reason_for_error(why, last)
     if wrong := next((cause for cause in causes if isinstance(cause, WrongAnswerError)), None):
         return Failure(rule, wrong.tried, wrong.expected, wrong.got, wrong.why, line, function)
     if any(isinstance(cause, NotImplementedError) for cause in causes):
