@@ -135,9 +135,7 @@ def test_lengths_of_any_collection(exercise: ModuleType) -> None:
 def _refused(limit: int) -> Callable[[Any], str]:
     def why(error: Any) -> str:
         if isinstance(error, ValueError):
-            return (
-                f"exactly {limit} tokens fit in max_length {limit}: refuse longer requests only, > and not >="
-            )
+            return f"exactly {limit} tokens fit in max_length {limit}: refuse only longer ones, > and not >="
         return ""
 
     return why

@@ -152,6 +152,11 @@ def reason_for_error(why: Why, error: BaseException) -> str:
     return "" if isinstance(error, NameError | ImportError | SyntaxError) else reason(why, error)
 
 
+def only_for(errors: type[Exception] | tuple[type[Exception], ...], why: str) -> Callable[[Any], str]:
+    """Return a reason for `trying` that is told only if what was raised is one of `errors`."""
+    return lambda error: why if isinstance(error, errors) else ""
+
+
 def reason(why: Why, got: Any) -> str:
     """Return `why` as text; where it is a function, its words for `got`."""
     return why if isinstance(why, str) else why(got)
