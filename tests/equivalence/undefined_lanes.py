@@ -14,8 +14,8 @@ import pytest
 from minipaged.course.memory_interpreter import poisoned_loads
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def undefined_lanes_hold_poison() -> Iterator[None]:
-    """Run every test with poison in the lanes that no load defines."""
+    """Run every test with poison in the lanes that no load defines; tests of other folders run without it."""
     with poisoned_loads():
         yield
