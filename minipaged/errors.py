@@ -7,7 +7,11 @@ argument), so that code which knows nothing of minipaged still catches it. The m
 
 def one_line(error: BaseException) -> str:
     """An error's message without line breaks, cut to 200 characters; its kind if there is no message."""
-    return " ".join(str(error).split())[:200] or type(error).__name__
+    try:
+        text = str(error)
+    except Exception:  # from the error's own __str__
+        text = ""
+    return " ".join(text.split())[:200] or type(error).__name__
 
 
 class MinipagedError(Exception):

@@ -8,6 +8,15 @@ from typing import Any
 
 from minipaged.course.checks import check, check_close, check_raises, trying
 
+NOT_POSITIVE = "a block size is a positive integer: check_block_size says so for you"
+NO_BLOCK_SIZES: tuple[tuple[Any, str], ...] = (
+    (0, NOT_POSITIVE),
+    (-4, NOT_POSITIVE),
+    (2.5, f"2.5 is no integer. {NOT_POSITIVE}"),
+    (4.0, f"4.0 is a float and no integer, though it is whole. {NOT_POSITIVE}"),
+    (True, f"True counts as 1 in Python, but it is no number of slots. {NOT_POSITIVE}"),
+)
+
 
 def test_bytes_of_a_token(exercise: ModuleType) -> None:
     """A token stores a key and a value for each layer and each KV head."""
@@ -45,11 +54,9 @@ def test_whole_blocks_fit(exercise: ModuleType) -> None:
                 expected,
                 _wrong_fit(memory, size, token),
             )
-    why = "a block size is a positive integer: check_block_size says so for you"
-    check_raises("blocks_that_fit(100, 0, 10)", ValueError, lambda: exercise.blocks_that_fit(100, 0, 10), why)
-    check_raises(
-        "blocks_that_fit(100, -4, 10)", ValueError, lambda: exercise.blocks_that_fit(100, -4, 10), why
-    )
+    for size, why in NO_BLOCK_SIZES:
+        tried = f"blocks_that_fit(100, {size}, 10)"
+        check_raises(tried, ValueError, lambda s=size: exercise.blocks_that_fit(100, s, 10), why)
 
 
 def test_reserved_slots(exercise: ModuleType) -> None:
@@ -62,7 +69,7 @@ def test_reserved_slots(exercise: ModuleType) -> None:
         ([300] * 100, 2048, 204_800),
     ):
         tried = f"slots_reserved({_short(lengths)}, {limit})"
-        with trying(tried, "no request at all is a normal case"):
+        with trying(tried, "no request at all is a normal case" if not lengths else _refused(limit)):
             check(
                 tried, exercise.slots_reserved(lengths, limit), expected, _wrong_reserved(lengths, expected)
             )
@@ -89,9 +96,10 @@ def test_paged_slots(exercise: ModuleType) -> None:
         tried = f"slots_paged({_short(lengths)}, {size})"
         with trying(tried):
             check(tried, exercise.slots_paged(lengths, size), expected, _wrong_paged(lengths, size))
-    why = "a block size is a positive integer: check_block_size says so for you"
-    check_raises("slots_paged([3], 0)", ValueError, lambda: exercise.slots_paged([3], 0), why)
-    check_raises("slots_paged([], -1)", ValueError, lambda: exercise.slots_paged([], -1), why)
+    for size, why in NO_BLOCK_SIZES:
+        for lengths in ([3], []):
+            tried = f"slots_paged({lengths}, {size})"
+            check_raises(tried, ValueError, lambda n=lengths, s=size: exercise.slots_paged(n, s), why)
 
 
 def test_what_is_wasted(exercise: ModuleType) -> None:
@@ -107,8 +115,30 @@ def test_what_is_wasted(exercise: ModuleType) -> None:
         ([300] * 100, 30_400, 400 / 30_400),
     ):
         tried = f"share_wasted({_short(lengths)}, {slots})"
-        with trying(tried, "no slot taken, none wasted: 0 / 0 is no number"):
+        with trying(tried, "no slot taken, none wasted: 0 / 0 is no number" if not slots else ""):
             check_close(tried, exercise.share_wasted(lengths, slots), expected, _wrong_share(lengths, slots))
+
+
+def test_lengths_of_any_collection(exercise: ModuleType) -> None:
+    """The lengths may be any collection, which need not have an entry 0."""
+    lengths = {"a": 3, "b": 5}.values()
+    why = "lengths is a Collection: it has a length and can be walked, and has no entry [0]"
+    for name, number, expected in (("slots_reserved", 8, 16), ("slots_paged", 4, 12)):
+        tried = f"{name}({{'a': 3, 'b': 5}}.values(), {number})"
+        with trying(tried, why):
+            check(tried, getattr(exercise, name)(lengths, number), expected, why)
+    tried = "share_wasted({'a': 3, 'b': 5}.values(), 16)"
+    with trying(tried, why):
+        check_close(tried, exercise.share_wasted(lengths, 16), 0.5, why)
+
+
+def _refused(limit: int) -> Callable[[Any], str]:
+    def why(error: Any) -> str:
+        if isinstance(error, ValueError):
+            return f"exactly {limit} tokens fit in max_length {limit}: refuse only longer ones, > and not >="
+        return ""
+
+    return why
 
 
 def _short(lengths: list[int]) -> str:

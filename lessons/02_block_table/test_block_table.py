@@ -49,7 +49,7 @@ def test_slots_by_hand(exercise: ModuleType) -> None:
                 [slot],
                 _wrong_slot(table, position, size),
             )
-    with trying("slot_mapping([5, 2], iter([3, 0, 3]), 2)", "positions may be any iterable, in any order"):
+    with trying("slot_mapping([5, 2], iter([3, 0, 3]), 2)", _of_an_iterator):
         got = exercise.slot_mapping([5, 2], iter([3, 0, 3]), 2)
     check(
         "slot_mapping([5, 2], iter([3, 0, 3]), 2)",
@@ -57,6 +57,10 @@ def test_slots_by_hand(exercise: ModuleType) -> None:
         [5, 10, 5],
         "one slot for each position, in their order",
     )
+    why = "slot of each position, from the table as it is: a tuple of ids, in which block 5 stands twice"
+    with trying("slot_mapping((5, 5), [0, 3], 2)", why):
+        got = exercise.slot_mapping((5, 5), [0, 3], 2)
+    check("slot_mapping((5, 5), [0, 3], 2)", got, [10, 11], why)
     with trying("slot_mapping([], [], 4)", "no position, no slot: an empty table is no error"):
         check("slot_mapping([], [], 4)", exercise.slot_mapping([], [], 4), [], "no position, no slot")
 
@@ -87,7 +91,12 @@ def test_slots_that_are_not_there(exercise: ModuleType) -> None:
         got = exercise.slot_mapping([11, -1], [3], 4)
     check("slot_mapping([11, -1], [3], 4)", got, [47], "only the entries that are used need to be blocks")
     why = "a block size is a positive integer: check_block_size says so for you"
-    check_raises("slot_mapping([1], [0], 0)", ValueError, lambda: exercise.slot_mapping([1], [0], 0), why)
+    for size in (0, -2, 2.5, 4.0, True):
+        kind = "" if type(size) is int else f"{size!r} is a {type(size).__name__}: "
+        tried = f"slot_mapping([1], [0], {size})"
+        check_raises(tried, ValueError, lambda s=size: exercise.slot_mapping([1], [0], s), kind + why)
+    tried = "slot_mapping([], [], 0)"
+    check_raises(tried, ValueError, lambda: exercise.slot_mapping([], [], 0), f"no position either: {why}")
 
 
 def test_a_slot_holds_a_token(exercise: ModuleType) -> None:
@@ -209,13 +218,16 @@ def test_exactly_the_blocks_that_are_needed(exercise: ModuleType) -> None:
         state = (table.blocks, table.num_tokens)
         why = "a refused append must change nothing: look at the number of blocks first"
         check(f"blocks and num_tokens after the refused {tried}", state, ([11, 12], 6), why)
-    check_raises(
-        "append(-1)",
-        ValueError,
-        lambda: table.append(-1),
-        "tokens can't be taken back: _check_not_negative says so",
-    )
-    with trying("append(2) to 6 tokens", "`new_blocks` may be left out where none is needed"):
+    for number, why in (
+        (-1, "tokens can't be taken back: _check_not_negative says so"),
+        (1.0, "1.0 is a float, and num_tokens would be one from now on: _check_not_negative refuses it"),
+        (True, "True is no number of tokens: _check_not_negative refuses it"),
+    ):
+        tried = f"append({number}) to 6 tokens in 2 blocks of 4"
+        check_raises(tried, ValueError, lambda n=number: table.append(n), why)
+        why = "a refused append must change nothing: look at the number of tokens first"
+        check(f"blocks and num_tokens after {tried}", (table.blocks, table.num_tokens), ([11, 12], 6), why)
+    with trying("append(2) to 6 tokens in 2 blocks of 4", "`new_blocks` may be left out if none is needed"):
         table.append(2)
     check(
         "num_tokens after append(2) to 6 tokens",
@@ -228,7 +240,7 @@ def test_exactly_the_blocks_that_are_needed(exercise: ModuleType) -> None:
 def test_blocks_may_come_from_any_iterable(exercise: ModuleType) -> None:
     """`append` takes new blocks from any iterable, once, and keeps a list of its own."""
     table = exercise.BlockTable(2)
-    with trying("append(5, iter([4, 9, 1]))", "an iterator can be walked once: make a list of it first"):
+    with trying("append(5, iter([4, 9, 1]))", _of_an_iterator):
         table.append(5, iter([4, 9, 1]))
     why = _out_of_order([4, 9, 1], "an iterator can be walked once: make a list of it first")
     check("blocks after append(5, iter([4, 9, 1]))", table.blocks, [4, 9, 1], why)
@@ -258,6 +270,15 @@ def test_a_table_that_is_made_whole(exercise: ModuleType) -> None:
     check_raises(
         "BlockTable(4, [11, 12, 13], 8)", ValueError, lambda: exercise.BlockTable(4, [1, 2, 3], 8), why
     )
+
+
+def _of_an_iterator(error: BaseException) -> str:
+    """The reason for an exception where an iterator was passed."""
+    if isinstance(error, TypeError):
+        return "any iterable may come, so it has no len() and no entries: walk it, or make a list of it first"
+    if isinstance(error, ValueError | IndexError):
+        return "an iterator can be walked once, and is empty then: make a list of it first"
+    return ""
 
 
 def _early_or_late(tokens: int, size: int, wanted: int) -> Any:

@@ -9,9 +9,44 @@ from minipaged.course.checks import check, check_raises, trying
 from minipaged.reference.allocator import OutOfBlocksError
 
 
-def state(pool: Any) -> tuple[list[int], list[int]]:
-    """All that an allocator knows: the free blocks in order, and every block's count."""
-    return pool.free_order(), [pool.reference_count(block) for block in range(pool.num_blocks)]
+class TensorItem:
+    """An id as a tensor yields it: it serves as an index and equals its number, but hashes by identity."""
+
+    def __init__(self, block: int) -> None:
+        self.block = block
+
+    def __index__(self) -> int:
+        return self.block
+
+    def __eq__(self, other: object) -> bool:
+        return self.block == int(other)  # type: ignore[call-overload, no-any-return]
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __lt__(self, other: Any) -> bool:
+        return self.block < int(other)
+
+    def __le__(self, other: Any) -> bool:
+        return self.block <= int(other)
+
+    def __gt__(self, other: Any) -> bool:
+        return self.block > int(other)
+
+    def __ge__(self, other: Any) -> bool:
+        return self.block >= int(other)
+
+
+def state(pool: Any) -> tuple[list[int], list[int], int]:
+    """All that an allocator knows: the free blocks in order, every block's count, and how many are in use."""
+    return (
+        pool.free_order(),
+        [pool.reference_count(block) for block in range(pool.num_blocks)],
+        pool.num_in_use,
+    )
+
+
+STATE = "the free blocks, all counts and num_in_use"
 
 
 def test_blocks_come_from_the_top_of_the_stack(exercise: ModuleType) -> None:
@@ -57,6 +92,8 @@ def test_none_is_a_number_too(exercise: ModuleType) -> None:
     check_raises(
         "allocate(-1)", ValueError, lambda: pool.allocate(-1), "a negative number of blocks is a mistake"
     )
+    why = "a refused call changes nothing: look at the number before anything is counted"
+    check(f"{STATE} after the refused allocate(-1)", state(pool), ([0, 1], [0, 0], 0), why)
 
 
 def test_all_or_nothing(exercise: ModuleType) -> None:
@@ -72,7 +109,7 @@ def test_all_or_nothing(exercise: ModuleType) -> None:
         "a pool that is too full is a normal state: the caller waits for OutOfBlocksError to preempt someone",
     )
     why = "the blocks taken before the pool ran out were kept (a partial allocation): count first"
-    check("the free blocks and all counts after the refused allocate(3)", state(pool), before, why)
+    check(f"{STATE} after the refused allocate(3)", state(pool), before, why)
     check("num_in_use after the refused allocate(3)", pool.num_in_use, 1, why)
     check(
         "`missing` of the error of allocate(3) with 2 free blocks",
@@ -144,7 +181,7 @@ def test_a_free_block_cannot_be_shared(exercise: ModuleType) -> None:
     why = "block 1 is free: whoever allocates next would get a block that a table names already"
     check_raises("share([0, 1]), where 1 is free", ValueError, lambda: pool.share([0, 1]), why)
     why = "block 0 was counted before block 1 was looked at: check all blocks, then change all or nothing"
-    check("the free blocks and all counts after the refused share([0, 1])", state(pool), before, why)
+    check(f"{STATE} after the refused share([0, 1])", state(pool), before, why)
 
 
 def test_freed_as_a_whole_taken_in_the_same_order(exercise: ModuleType) -> None:
@@ -170,6 +207,9 @@ def test_any_order_of_the_list(exercise: ModuleType) -> None:
     check("the free blocks after free([2, 0, 1])", pool.free_order(), [2, 0, 1], why)
     why = "the list is the caller's block table: read it, don't change it"
     check("the list that was passed to free([2, 0, 1])", blocks, [2, 0, 1], why)
+    why = "in the order in which the stack gave them: the top comes first, whatever its id. Don't sort"
+    with trying("allocate(3) after free([2, 0, 1])"):
+        check("allocate(3) after free([2, 0, 1])", pool.allocate(3), [2, 0, 1], why)
 
 
 def test_no_blocks_at_all(exercise: ModuleType) -> None:
@@ -180,7 +220,7 @@ def test_no_blocks_at_all(exercise: ModuleType) -> None:
         pool.share([])
     with trying("free([])", why):
         check("free([])", pool.free([]), [], "free returns a list, an empty one where no block fell to zero")
-    check("the free blocks and all counts after share([]) and free([])", state(pool), ([0, 1], [0, 0]), why)
+    check(f"{STATE} after share([]) and free([])", state(pool), ([0, 1], [0, 0], 0), why)
 
 
 def test_blocks_may_come_from_any_iterable(exercise: ModuleType) -> None:
@@ -208,14 +248,14 @@ def test_double_free(exercise: ModuleType) -> None:
         "a block freed twice would be on the stack twice, and two requests would write to it (double free)"
     )
     check_raises("free([0]) again", ValueError, lambda: pool.free([0]), twice)
-    check("the free blocks and all counts after free([0]) twice", state(pool), before, twice)
+    check(f"{STATE} after free([0]) twice", state(pool), before, twice)
     check_raises("free([1, 1]), where 1 has one user", ValueError, lambda: pool.free([1, 1]), twice)
     partly = (
         "block 1 was given up before the double free was noticed: check the whole list first, all or nothing"
     )
-    check("the free blocks and all counts after the refused free([1, 1])", state(pool), before, partly)
+    check(f"{STATE} after the refused free([1, 1])", state(pool), before, partly)
     check_raises("free([1, 0]), where 0 is free", ValueError, lambda: pool.free([1, 0]), twice)
-    check("the free blocks and all counts after the refused free([1, 0])", state(pool), before, partly)
+    check(f"{STATE} after the refused free([1, 0])", state(pool), before, partly)
     check("num_in_use after two refused frees", pool.num_in_use, 1, partly)
 
 
@@ -247,11 +287,36 @@ def test_a_block_that_is_not_of_this_pool(exercise: ModuleType) -> None:
         check_raises(f"free([0, {block}])", ValueError, lambda b=block: pool.free([0, b]), why)
         check_raises(f"share([0, {block}])", ValueError, lambda b=block: pool.share([0, b]), why)
         check(
-            f"the free blocks and all counts after a refused free and share of [0, {block}]",
+            f"{STATE} after a refused free and share of [0, {block}]",
             state(pool),
             before,
             why,
         )
+
+
+def test_ids_may_come_from_a_tensor(exercise: ModuleType) -> None:
+    """The ids may be other integers than Python's own, such as the elements of a tensor."""
+    why = (
+        "ids may be elements of a tensor, and two elements that name one block hash apart: use "
+        "the ids that `_checked` returns, which are plain integers"
+    )
+    pool = exercise.BlockAllocator(3)
+    with trying("share of a tensor's elements 0 and 0, after allocate(2)", why):
+        pool.allocate(2)
+        pool.share([TensorItem(0), TensorItem(0)])
+    check("the count of block 0 after share of a tensor's elements 0 and 0", pool.reference_count(0), 3, why)
+    before = state(pool)
+    twice = [TensorItem(1), TensorItem(1)]
+    tried = "free of a tensor's elements 1 and 1, where block 1 has one user"
+    check_raises(tried, ValueError, lambda: pool.free(twice), why)
+    check(f"{STATE} after the refused {tried}", state(pool), before, why)
+    tried = "free of a tensor's elements 0 and 1, where block 0 has three users"
+    with trying(tried, why):
+        unused = pool.free([TensorItem(0), TensorItem(1)])
+    check(tried, unused, [1], why)
+    with trying("allocate(2) after it", why):
+        taken = pool.allocate(2)
+    check(f"allocate(2) after {tried}", taken, [1, 2], why)
 
 
 def test_a_long_life(exercise: ModuleType) -> None:
@@ -267,6 +332,9 @@ def test_a_long_life(exercise: ModuleType) -> None:
                 tables.append(list(tables[0]))
             elif pool.num_free >= 1 + turn % 2:
                 tables.append(pool.allocate(1 + turn % 2))
+            in_use = len({block for table in tables for block in table})
+            why = "_num_in_use changes only where a count leaves or reaches 0"
+            check(f"num_in_use after round {turn}", pool.num_in_use, in_use, why)
             named = [sum(table.count(block) for table in tables) for block in range(8)]
             why = "a block's count is the number of table entries that name it"
             check(f"all counts after round {turn}", state(pool)[1], named, why)

@@ -6,13 +6,15 @@ Slots that were never written hold NaN, as they might in a real pool: whatever r
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from inspect import unwrap
 from itertools import pairwise
 from math import exp, fsum, inf, log, nan
 from random import Random
 from types import ModuleType
 from typing import Any
+from unittest.mock import patch
 
-from minipaged.course.checks import check, check_close, trying
+from minipaged.course.checks import check, check_close, check_true, only_for, trying
 
 Rows = list[list[list[float]]]  # [num_tokens][num_kv_heads][head_dim]
 SOMEBODY_ELSES = 900.0  # what other sequences have written
@@ -92,7 +94,7 @@ def check_visible(
     keys = shared_pool(column(positions), table[:named], 4, 6)
     values = shared_pool(column([100 + p for p in positions]), table[:named], 4, 6)
     tried = f"visible_blocks, block size 4, block_table {table}, positions {first} to {end - 1}"
-    with trying(tried, why or LAST_ENTRY):
+    with trying(tried, only_for((LookupError, ValueError), why or LAST_ENTRY)):
         got = [(list(k), list(v)) for k, v in exercise.visible_blocks(keys, values, table, first, end)]
     pairs = [(column(block), column([100 + p for p in block])) for block in expected]
     check(
@@ -182,6 +184,20 @@ def test_entries_before_the_part_are_not_followed(exercise: ModuleType) -> None:
     check_visible(exercise, [-1, -1, 2], 9, 12, [[9, 10, 11]], why=why)
 
 
+def test_a_block_that_stands_in_the_table_twice(exercise: ModuleType) -> None:
+    """An entry is known by its index: two entries may name the same block."""
+    rows = column([7, 8])
+    keys, values = pool_of(rows, [1], 2, 2), pool_of(rows, [1], 2, 2)
+    tried = "visible_blocks, block size 2, block_table (1, 1), positions 0 to 2"
+    why = (
+        "entry j holds positions j * block_size on, also if its block stands in the table twice. Go through "
+        "the entries by index: the first place of a block id says nothing"
+    )
+    with trying(tried, only_for((LookupError, ValueError), why)):
+        got = [(list(k), list(v)) for k, v in exercise.visible_blocks(keys, values, (1, 1), 0, 3)]
+    check(tried, got, [(rows, rows), (rows[:1], rows[:1])], why)
+
+
 def test_blocks_of_one_slot(exercise: ModuleType) -> None:
     """The block size is the cache's own: here it is 1."""
     keys, values = pool_of(column([0, 1, 2]), [3, 0, 2], 1, 4), pool_of(column([7, 8, 9]), [3, 0, 2], 1, 4)
@@ -210,7 +226,7 @@ def check_fold(
 ) -> None:
     shown = f"Partial({', '.join(_short(part) for part in partial)})"
     tried = f"fold_block of {shown}, scores {_short(scores)}, values {values}: maximum, total, weighted"
-    with trying(tried, raises):
+    with trying(tried, only_for((ArithmeticError, ValueError), raises)):
         got = tuple(exercise.fold_block(_fresh(exercise, partial), scores, values))
     check_close(tried, got, expected, why)
 
@@ -229,6 +245,12 @@ def test_fold_into_nothing(exercise: ModuleType) -> None:
 
     def why(got: Any) -> str:
         maximum, total, *_ = [*_numbers(got), 0.0, 0.0]
+        if total != total or total == inf:
+            return (
+                "the rescale factor is inverted, or -inf is subtracted from -inf: the factor is "
+                "exp(old maximum - new maximum). The old maximum is -inf here, so that factor is 0, and "
+                "exp(new maximum - old maximum) would be inf"
+            )
         if abs(maximum) == inf:
             return "the new maximum is the larger one of the old maximum and the scores"
         if abs(total - 1.0) < 1e-9:
@@ -259,6 +281,17 @@ def test_scores_of_any_size(exercise: ModuleType) -> None:
     check_fold(exercise, EMPTY, [-1000.0, -1000.0], [[5.0], [7.0]], (-1000.0, 2.0, [12.0]), why, NOT_LARGER)
 
 
+def test_no_number_is_as_low_as_minus_infinity(exercise: ModuleType) -> None:
+    """Scores may lie below any constant: what has seen nothing has the maximum -inf."""
+    for score in (-20_000.0, -1e300):
+        why = (
+            f"all scores are {score:g} and still the maximum: a finite constant in place of -inf would be "
+            "larger, and nothing would be left to divide by"
+        )
+        check_fold(exercise, EMPTY, [score, score], [[5.0], [7.0]], (score, 2.0, [12.0]), why, why)
+        check_fold(exercise, EMPTY, [score], [[5.0]], (score, 1.0, [5.0]), why, why)
+
+
 def test_a_new_maximum_rescales_what_was_summed(exercise: ModuleType) -> None:
     """Where a score is above the old maximum, total and weighted so far shrink to be relative to it."""
 
@@ -266,6 +299,11 @@ def test_a_new_maximum_rescales_what_was_summed(exercise: ModuleType) -> None:
         maximum, total, weighted, *_ = [*_numbers(got), 0.0, 0.0, 0.0]
         if abs(maximum - log(2)) > 1e-9:
             return "the new maximum is the larger one of the old maximum and the scores"
+        if abs(total - 5.0) < 1e-9 or abs(weighted - 18.0) < 1e-9:
+            return (
+                "the rescale factor is inverted: exp(old maximum - new maximum) is 1/2 here, and "
+                "exp(new maximum - old maximum) is 2"
+            )
         if total > 2.5 or weighted > 13:
             return (
                 "what was summed so far was not rescaled: both total and weighted are relative to the old "
@@ -354,7 +392,7 @@ def attend(
     raises: str = "",
     scale: float = 1.0,
 ) -> Any:
-    with trying(tried, raises):
+    with trying(tried, only_for((ArithmeticError, LookupError, ValueError), raises)):
         return exercise.decode_attention(query, keys, values, table, length, scale=scale)
 
 
@@ -474,6 +512,19 @@ def test_large_scores(exercise: ModuleType) -> None:
         check_close(tried, got, [[3.0]], why, tolerance=1e-8)
 
 
+def test_scores_below_any_constant(exercise: ModuleType) -> None:
+    """A head begins with the maximum -inf, which no constant replaces."""
+    values = pool_of(column([2, 4]), [0, 1], 1, 2)
+    for score in (-20_000.0, -1e300):
+        keys = pool_of(column([score, score]), [0, 1], 1, 2)
+        tried = f"decode_attention of query 1, block size 1, keys {score:g} twice, values 2 and 4"
+        why = (
+            f"all scores are {score:g}, so each token weighs the same. A head starts from "
+            "Partial(-inf, 0.0, zeros): a finite constant in place of -inf is larger than these scores"
+        )
+        check_close(tried, attend(exercise, tried, [[1.0]], keys, values, [0, 1], 2, why), [[3.0]], why)
+
+
 def test_grouped_heads(exercise: ModuleType) -> None:
     """Neighbouring query heads share a KV head: h // (num_heads // num_kv_heads)."""
     for num_heads, num_kv_heads in ((6, 3), (6, 2), (4, 2), (2, 1), (2, 2)):
@@ -540,6 +591,43 @@ def test_it_equals_attention_in_one_piece(exercise: ModuleType) -> None:
             )
 
         check_close(tried, got, dense(query, rows, values, 0.4), why)
+
+
+def test_each_block_is_folded_on_its_own(exercise: ModuleType) -> None:
+    """`decode_attention` folds a block at a time, and gathers no scores of the whole context."""
+    keys, values = pool_of(column([0] * 5), [2, 0, 1], 2, 3), pool_of(column(range(5)), [2, 0, 1], 2, 3)
+    tried = "decode_attention of two heads, 5 tokens in blocks of 2"
+    fold, counts = exercise.fold_block, []
+
+    def noted(partial: Any, scores: Any, values: Any) -> Any:
+        counts.append(len(scores))
+        return fold(partial, scores, values)
+
+    module = getattr(unwrap(exercise.decode_attention), "__globals__", vars(exercise))  # it may be imported
+    with patch.dict(module, fold_block=noted):
+        attend(exercise, tried, [[1.0], [2.0]], keys, values, [2, 0, 1], 5)
+    check_true(
+        f"calls of fold_block in {tried}",
+        bool(counts),
+        "a call for each head and block",
+        "no call",
+        "fold_block was never called: a softmax over gathered tokens needs room for the whole context. Fold "
+        "each block where it lies",
+    )
+    why = (
+        "the tokens of several blocks were gathered and folded at once: fold one block after the other, so "
+        "that there is never more than one block's scores"
+    )
+    check_true(
+        f"the most scores in one call of fold_block in {tried}",
+        max(counts) <= 2,
+        "2, the block size",
+        str(max(counts)),
+        why,
+    )
+    got = f"{sum(counts)} scores in calls of {counts}"
+    why = "each head folds each block once: 5 scores per head"
+    check_true(f"all scores folded in {tried}", sum(counts) == 10, "10 scores, 5 per head", got, why)
 
 
 def test_it_reads_and_changes_nothing(exercise: ModuleType) -> None:
@@ -615,7 +703,7 @@ def check_merge(
     tried = f"merge_partials of {shown}, each (maximum, total, weighted)"
     partials = [_fresh(exercise, part) for part in parts]
     before = repr(partials)
-    with trying(tried, raises):
+    with trying(tried, only_for((ArithmeticError, ValueError), raises)):
         got = exercise.merge_partials(partials)
     check_close(tried, got, expected, why)
     check(f"the parts after {tried}", repr(partials), before, "merging changes none of the parts")
@@ -642,6 +730,11 @@ def test_merging_two_parts(exercise: ModuleType) -> None:
     check_merge(exercise, [(0.0, 1.0, [2.0]), (0.0, 3.0, [30.0])], [8.0], why)
 
     def rescaled(got: Any) -> str:
+        if abs(_first(got) - 4.0) < 1e-9:
+            return (
+                "the factor is inverted: each part is multiplied by exp(its maximum - the largest maximum), "
+                "which is 1 or less"
+            )
         if abs(_first(got) - 6.0) < 1e-9:
             return (
                 "the parts were added as they are, but each is relative to a maximum of its own: multiply "
@@ -672,6 +765,17 @@ def test_an_empty_part_is_neutral(exercise: ModuleType) -> None:
     why = "an empty part weighs exp(-inf) = 0: it must not count in an average, or be divided by its total"
     check_merge(exercise, [(1.0, 2.0, [6.0]), EMPTY], [3.0], why, why)
     check_merge(exercise, [EMPTY, (-1.0, 2.0, [6.0])], [3.0], why, why)
+
+
+def test_merging_parts_with_the_lowest_scores(exercise: ModuleType) -> None:
+    """A maximum may lie below any constant: only -inf says that nothing was seen."""
+    for score in (-20_000.0, -1e300):
+        why = (
+            f"the maximum {score:g} is that of a part with scores: only -inf means that nothing was seen, "
+            "and no finite constant takes its place"
+        )
+        check_merge(exercise, [(score, 1.0, [2.0]), (score, 1.0, [4.0])], [3.0], why, why)
+        check_merge(exercise, [EMPTY, (score, 2.0, [6.0])], [3.0], why, why)
 
 
 def test_merging_empty_parts_only(exercise: ModuleType) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from minipaged.course.checks import check_true, show
-from minipaged.course.memory_drawing import try_launch
+from minipaged.course.memory_drawing import try_launch, undefined_lanes
 from minipaged.kernels._triton_arguments import CacheShape, TableStrides, write_strides_for
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -256,6 +256,16 @@ def test_slots_past_32_bits(exercise: ModuleType) -> None:
     check_mapping(exercise, [[3, 1]], [0, 5], [2**32, 0], 4, why, tile=2, is_why=True)
 
 
+def test_lanes_that_no_load_defines(exercise: ModuleType) -> None:
+    """A lane that `mask` hides holds anything on a GPU, unless `other` says what."""
+    why = "a token without a block gets the slot -1"
+    tables = [[3, 0], [5, 2]]
+    for positions, rows in (([0, 4, 1], [0, 0, 1]), ([-1, 4, 8, 0], [0, 0, 1, 2])):
+        check_mapping(exercise, tables, positions, rows, 4, why, tile=4)
+        with undefined_lanes():
+            check_mapping(exercise, tables, positions, rows, 4, why, tile=4)
+
+
 def test_the_launch(exercise: ModuleType) -> None:
     """`launch_slot_mapping` serves a batch of any size."""
     tables = [[7 * row + column for column in range(7)] for row in range(40)]
@@ -439,6 +449,14 @@ def test_more_elements_than_the_tile(exercise: ModuleType) -> None:
     )
     check_write(exercise, [1, 4], why, head_dim=5, tile=4)
     check_write(exercise, [1], why, head_dim=1)
+
+
+def test_elements_that_no_load_defines(exercise: ModuleType) -> None:
+    """Lanes past the elements of a token hold anything on a GPU, and reach no cache."""
+    why = "lanes past NUM_KV_HEADS * HEAD_DIM must be masked"
+    check_write(exercise, [0, 3, -1], why, num_kv_heads=3, head_dim=5)
+    with undefined_lanes():
+        check_write(exercise, [0, 3, -1], why, num_kv_heads=3, head_dim=5)
 
 
 def test_caches_that_are_views(exercise: ModuleType) -> None:

@@ -6,6 +6,7 @@ import ast
 import inspect
 import math
 import mmap
+import re
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 
 from minipaged.course.checks import check_true, show
-from minipaged.course.memory_drawing import try_launch
+from minipaged.course.memory_drawing import try_launch, undefined_lanes
 from minipaged.course.memory_map import Recording
 from minipaged.kernels._triton_arguments import Scoring, Sizes, TokenStrides, strides_for
 
@@ -161,6 +162,12 @@ def launch_splits(
 
 def _why_outside(outside: str, why: str) -> str:
     """Why a program may have left the array that `outside` names."""
+    if _is_far(outside):
+        return (
+            "this address is far from every array, so it was made from a table entry that means nothing: a "
+            "position outside of [first, last) was looked up, perhaps `last` itself. Inside are positions "
+            f">= first and < last: mask the loads of table, keys and values with exactly these. {why}"
+        )
     if any(f"{name}[" in outside for name in ("queries", "partial", "statistics")):
         return (
             "a head that is not in the group was touched, or a dim past HEAD_DIM: the heads of KV head k are "
@@ -177,6 +184,12 @@ def _why_outside(outside: str, why: str) -> str:
             f"cache. {why}"
         )
     return why
+
+
+def _is_far(outside: str) -> bool:
+    """Whether an address is so far from the array named that only a wrong block id leads there."""
+    index = re.search(r"\w\[([-\d, ]+)\]", outside)
+    return index is not None and any(abs(int(number)) > 2**24 for number in index[1].split(","))
 
 
 def stray_read(problem: Problem, recorded: Recording, split: int) -> str:
@@ -528,27 +541,65 @@ def dot_precisions(exercise: ModuleType) -> list[tuple[str, str]]:
     return found
 
 
-def far(first: int) -> Tensor:
-    """A cache [5, 2, 1, 16] of float16, its blocks 2^30 elements apart: address space, hardly any memory."""
-    size = 4 * 2**30 + 128
+def far(*shape: int, dtype: torch.dtype = torch.float16) -> Tensor:
+    """A tensor whose first axis has 5 entries 2^30 elements apart: address space, hardly any memory."""
+    inner = torch.empty(shape).stride()
+    return untouched(4 * 2**30 + 1024, dtype).as_strided((5, *shape), (2**30, *inner))
+
+
+def untouched(size: int, dtype: torch.dtype) -> Tensor:
+    """Zeros of which only those that are written take memory; on a GPU all do."""
     if DEVICE == "cuda":
-        memory = torch.zeros(size, dtype=torch.float16, device=DEVICE)
-    else:
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
-        memory = torch.frombuffer(mmap.mmap(-1, 2 * size, flags=flags), dtype=torch.float16)
-    return memory.as_strided((5, 2, 1, 16), (2**30, 16, 16, 1), first)
+        return torch.zeros(size, dtype=dtype, device=DEVICE)
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
+    return torch.frombuffer(mmap.mmap(-1, dtype.itemsize * size, flags=flags), dtype=dtype)
 
 
 def test_a_large_pool(exercise: ModuleType) -> None:
     """In a pool of more than 2^32 elements, block * stride needs 64 bits."""
     problem = make([2], 2, dtype=torch.float16)
     for name in ("key_cache", "value_cache"):
-        cache, last_block = far(0), getattr(problem, name)[int(problem.tables[0, 0])]
+        cache, last_block = far(2, 1, 16), getattr(problem, name)[int(problem.tables[0, 0])]
         cache[4] = last_block
         setattr(problem, name, cache)
     problem.tables[0, 0] = 4
     why = "block 4 lies 2^32 elements on: blocks * block_stride has overflowed, make blocks 64-bit first"
     check_splits(exercise, problem, why)
+
+
+def test_a_huge_batch(exercise: ModuleType) -> None:
+    """Row 4 of the queries, or of the table, lies 2^32 elements on: row * stride needs 64 bits."""
+    if DEVICE == "cuda":  # a GPU has no address space without memory
+        return
+    for name, field in (("queries", "queries.token"), ("tables", "tables.row")):
+        problem = make([0, 0, 0, 0, 2], 2, dtype=torch.float16)
+        near = getattr(problem, name)
+        rows = far(*near.shape[1:], dtype=near.dtype)
+        rows[4] = near[4]
+        setattr(problem, name, rows)
+        why = f"row 4 lies 2^32 elements on: row * strides.{field} has overflowed, make row 64-bit first"
+        check_splits(exercise, problem, why)
+
+
+def test_scores_beyond_float16(exercise: ModuleType) -> None:
+    """A score is a sum: it has room in float32, but not in the dtype of the keys."""
+    problem = make([3], 4, head_dim=64, dtype=torch.float16, scale=0.125)
+    problem.queries.fill_(40)
+    problem.key_cache[int(problem.tables[0, 0]), :3] = 40
+    why = (
+        "query . key is 40 * 40 * 64 = 102400 here, and float16 ends at 65504: scores stay in float32, as "
+        "tl.dot returns them, and are never rounded to the dtype of the keys"
+    )
+    check_splits(exercise, problem, why)
+
+
+def test_lanes_that_no_load_defines(exercise: ModuleType) -> None:
+    """A lane that `mask` hides holds anything on a GPU, unless `other` says what."""
+    why = "weights are exp(score - best), score is SCALE * (query . key), best the largest score of the row"
+    for problem in (make([6], 4), make([5], 4, head_dim=5), make([5], 4, num_heads=3)):
+        check_splits(exercise, problem, why)
+        with undefined_lanes():
+            check_splits(exercise, problem, why)
 
 
 def check_merge(
@@ -560,13 +611,20 @@ def check_merge(
     num_heads: int = 1,
     head_dim: int = 4,
     dtype: torch.dtype = torch.float32,
+    far_rows: bool = False,
+    many_splits: bool = False,
 ) -> None:
     """Merge splits given as (best, total, mean value) a row; head h has h added to its values."""
     batch, num_splits = len(splits), max(map(len, splits)) + 1
     wide = torch.float64 if dtype == torch.float64 else torch.float32
-    shape = (batch, num_heads, num_splits, head_dim)
-    partial = torch.full(shape, NAN, dtype=wide, device=DEVICE)
-    statistics = torch.full((*shape[:3], 2), NAN, dtype=wide, device=DEVICE)
+    if many_splits:
+        num_splits = 2**28
+        partial = untouched(batch * num_splits * head_dim, wide).view(batch, 1, num_splits, head_dim)
+        statistics = untouched(batch * num_splits * 2, wide).view(batch, 1, num_splits, 2)
+    else:
+        shape = (batch, num_heads, num_splits, head_dim)
+        partial = torch.full(shape, NAN, dtype=wide, device=DEVICE)
+        statistics = torch.full((*shape[:3], 2), NAN, dtype=wide, device=DEVICE)
     expected = torch.zeros(batch, num_heads, head_dim, dtype=torch.float64)
     for row, row_splits in enumerate(splits):
         top = max((best for best, _, _ in row_splits), default=0.0)
@@ -583,11 +641,17 @@ def check_merge(
                     * (mean + head + torch.arange(head_dim, dtype=torch.float64))
                 )
     length_ids = torch.tensor(lengths, dtype=torch.int32, device=DEVICE)
-    memory = torch.full((batch, num_heads, head_dim + 2), -7.0, dtype=dtype, device=DEVICE)
+    memory = (
+        far(num_heads, head_dim + 2, dtype=dtype)
+        if far_rows
+        else torch.empty(batch, num_heads, head_dim + 2, dtype=dtype, device=DEVICE)
+    )
+    memory.fill_(-7.0)
     output = memory[..., :head_dim]
     tried = (
         f"splits (best, total, output / total) {splits}, contexts {lengths}, SPLIT_LENGTH {SPLIT}, "
-        f"{num_heads} head{'s' * (num_heads > 1)} of {head_dim}; NaN in splits that were not written"
+        f"{num_heads} head{'s' * (num_heads > 1)} of {head_dim}{', rows far apart' * far_rows}; "
+        "NaN in splits that were not written"
     )
     sizes = Sizes(
         BLOCK_SIZE=1, SPLIT_LENGTH=SPLIT, NUM_HEADS=num_heads, GROUP=1, HEAD_DIM=head_dim,
@@ -647,7 +711,7 @@ def _why_outside_merge(outside: str, why: str) -> str:
     if "output" in outside:
         return (
             "a head of the output begins at row * output_strides.token + head * output_strides.head and has "
-            "HEAD_DIM elements, fewer than DIM_TILE: mask the store"
+            f"HEAD_DIM elements, fewer than DIM_TILE: mask the store. {why}"
         )
     return why
 
@@ -726,6 +790,39 @@ def test_merge_rows_and_heads(exercise: ModuleType) -> None:
     check_merge(exercise, rows, [7, 64], why, num_heads=2, head_dim=5)
     check_merge(exercise, rows, [7, 64], why, num_heads=2, dtype=torch.float64)
     check_merge(exercise, rows, [7, 64], "the output has a dtype of its own", dtype=torch.float16)
+
+
+def test_merge_a_best_far_above_that_of_the_first(exercise: ModuleType) -> None:
+    """The best of all splits is subtracted, wherever it stands."""
+    why = (
+        "a later split's best is 100 above that of the first split: exp(100) overflows float32. Take the "
+        "best of all splits, not of the first one"
+    )
+    check_merge(exercise, [[(0.0, 1.0, 3.0), (100.0, 1.0, 5.0)]], [50], why)
+    check_merge(exercise, [[(0.0, 1.0, 3.0), (1.0, 1.0, 3.0), (100.0, 1.0, 5.0)]], [96], why)
+
+
+def test_merge_a_huge_batch(exercise: ModuleType) -> None:
+    """Row 4 of the output, or of the splits, lies 2^32 elements on."""
+    if DEVICE == "cuda":  # a GPU has no address space without memory
+        return
+    why = "row 4 lies 2^32 elements on: row * output_strides.token has overflowed, make row 64-bit first"
+    rows: list[list[tuple[float, float, float]]] = [[], [], [], [], [(1.0, 2.0, 3.0)]]
+    check_merge(exercise, rows, [0, 0, 0, 0, 5], why, far_rows=True)
+    why = (
+        "the splits of row 4 lie 2^32 elements on: (row * NUM_HEADS + head) * num_splits has overflowed, or "
+        "its product with HEAD_DIM. Make row 64-bit first"
+    )
+    check_merge(exercise, rows, [0, 0, 0, 0, 5], why, many_splits=True)
+
+
+def test_merge_lanes_that_no_load_defines(exercise: ModuleType) -> None:
+    """A split that `mask` hides holds anything on a GPU, unless `other` says what."""
+    why = "divide the sum of weights times values by the sum of weights, once, at the end"
+    for head_dim in (4, 16):
+        check_merge(exercise, [[(0.5, 1.0, 3.0)]], [5], why, head_dim=head_dim)
+        with undefined_lanes():
+            check_merge(exercise, [[(0.5, 1.0, 3.0)]], [5], why, head_dim=head_dim)
 
 
 def check_decode(exercise: ModuleType, problem: Problem) -> None:

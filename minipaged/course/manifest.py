@@ -36,7 +36,7 @@ class Lesson:
     learnt: str  # what to take home, said after a pass
     vllm: str  # what the real vLLM does differently
     needs: list[str] = field(default_factory=list)  # folders of the lessons to be done before
-    time_limit: int = 20  # seconds a test may take: a loop that never ends is told, not waited for
+    time_limit: int = 20  # CPU seconds a test may take: a loop that never ends is told, not waited for
 
     @property
     def number(self) -> int:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from .checks import Why, WrongAnswerError, reason, trying
+from .memory_interpreter import poisoned_loads
 from .memory_map import OutOfBoundsError, Recording, can_record, recording
 from .raised import chain
 
@@ -18,6 +20,23 @@ WIDTH = 80
 MOST_PROGRAMS = 12
 
 Row = tuple[str, dict[int, str]]  # a program, and what it did to each block that it touched
+
+
+UNDEFINED_LANES = (
+    "a masked tl.load without `other` leaves its hidden lanes undefined, and this kernel counts on them. The "
+    "interpreter puts 0 there, but a GPU leaves anything. Say what these lanes hold: "
+    "tl.load(..., mask=..., other=0)"
+)
+
+
+@contextmanager
+def undefined_lanes() -> Iterator[None]:
+    """Grade with poison in the lanes that no load defines. The checks in here must pass without it."""
+    try:
+        with poisoned_loads():
+            yield
+    except WrongAnswerError as wrong:
+        raise WrongAnswerError(wrong.tried, wrong.expected, wrong.got, UNDEFINED_LANES) from wrong
 
 
 def draw(recorded: Recording, *arrays: str) -> str:

@@ -75,6 +75,41 @@ def watched_triton(recorded: Recording) -> Iterator[None]:
         yield
 
 
+def poison_for(dtype: np.dtype, is_bfloat16: bool = False) -> Any:
+    """NaN, or an integer far beyond every test's tensors; the interpreter keeps bfloat16 as uint16."""
+    if is_bfloat16:
+        return 0x7FC1
+    return np.nan if dtype.kind == "f" else True if dtype.kind == "b" else np.iinfo(dtype).max // 3
+
+
+@contextmanager
+def poisoned_loads() -> Iterator[None]:
+    """Let the interpreter's masked loads without `other` give poison; compiled kernels stay as they are.
+
+    On a GPU a lane that `mask` hides holds anything, unless `other` says what. The interpreter puts 0 there.
+    """
+    if not interprets_triton():
+        yield
+        return
+    from triton.runtime import interpreter
+
+    builder: Any = getattr(interpreter, "interpreter_builder", None)
+    require(builder, "create_masked_load")
+    require(interpreter, "_get_np_dtype", "TensorHandle")
+    load = builder.create_masked_load
+
+    def poisoned_load(pointers: Any, mask: Any, other: Any, *rest: Any) -> Any:
+        if other is None:
+            element = pointers.get_element_ty()
+            dtype = np.dtype(interpreter._get_np_dtype(element))
+            poison = poison_for(dtype, str(element) == "bf16")
+            other = interpreter.TensorHandle(np.full(pointers.data.shape, poison, dtype), element)
+        return load(pointers, mask, other, *rest)
+
+    with patch.object(builder, "create_masked_load", poisoned_load):
+        yield
+
+
 def _note(recorded: Recording, program: str, kind: Kind, addresses: np.ndarray, dtype: str) -> None:
     """Record the element at each address. Raises OutOfBoundsError for the first address without one."""
     arrays = [array for array in recorded.arguments if array.dtype == dtype] or recorded.arguments

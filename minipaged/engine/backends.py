@@ -39,12 +39,14 @@ class AttentionBackend(NamedTuple):
         note = Timer(1.0, _print_note)
         note.start()
         queries, cache = torch.zeros(1, 8, 64, dtype=dtype), torch.zeros(1, 16, 8, 64, dtype=dtype)
-        for num_blocks in (1, 256):  # a call for one thread, and one that is worth several
-            tables = torch.zeros(1, num_blocks, dtype=torch.int32)
-            length = torch.tensor([num_blocks * 16], dtype=torch.int32)
-            self.decode(queries, cache, cache, tables, length, scale=1.0)
-        note.cancel()
-        note.join()
+        try:
+            for num_blocks in (1, 256):  # a call for one thread, and one that is worth several
+                tables = torch.zeros(1, num_blocks, dtype=torch.int32)
+                length = torch.tensor([num_blocks * 16], dtype=torch.int32)
+                self.decode(queries, cache, cache, tables, length, scale=1.0)
+        finally:
+            note.cancel()
+            note.join()
         if (seconds := time.perf_counter() - start) > 1:
             print(f"{seconds:.0f} s", file=sys.stderr, flush=True)
 

@@ -189,7 +189,8 @@ class LLMEngine:
                 self._start_over()
             for request in step.outgrown:
                 self._settle(request, "capacity")
-            for request in step.requests or filter(None, [getattr(error, "request", None)]):
+            planned = getattr(error, "request", None)  # somebody else's error may have something else there
+            for request in step.requests or ([planned] if isinstance(planned, Request) else []):
                 self._settle(request, "error", describe(error))
         except BaseException:
             self._dead = True

@@ -6,11 +6,10 @@ Page: docs/tutorials/own_policy.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Any
 
-from ..errors import PolicyError
+from ..errors import PolicyError, one_line
 from .request import Request
 
 
@@ -65,8 +64,10 @@ class Priority(Policy):
 
 def line_of(policy: Policy, requests: list[Request]) -> list[Request]:
     """The requests in the policy's order. Raises PolicyError unless it names each of them once."""
-    with _blaming(policy):
+    try:
         line = list(policy.order(list(requests)))
+    except Exception as error:
+        raise _fault(policy, error) from error
     if sorted(map(id, line)) != sorted(map(id, requests)):
         raise PolicyError(f"{type(policy).__name__}.order must return each of {len(requests)} requests once")
     return line
@@ -74,17 +75,14 @@ def line_of(policy: Policy, requests: list[Request]) -> list[Request]:
 
 def victim_of(policy: Policy, running: list[Request]) -> Request:
     """The request that gives way. Raises PolicyError unless it is running."""
-    with _blaming(policy):
+    try:
         victim = policy.victim(list(running))
-    if victim not in running:
+    except Exception as error:
+        raise _fault(policy, error) from error
+    if not any(victim is request for request in running):
         raise PolicyError(f"{type(policy).__name__}.victim must return one of the running requests")
     return victim
 
 
-@contextmanager
-def _blaming(policy: Policy) -> Iterator[None]:
-    """Turn what a policy raises into a PolicyError, with that as its cause."""
-    try:
-        yield
-    except Exception as error:
-        raise PolicyError(f"{type(policy).__name__} raised {type(error).__name__}: {error}") from error
+def _fault(policy: Policy, error: Exception) -> PolicyError:
+    return PolicyError(f"{type(policy).__name__} raised {type(error).__name__}: {one_line(error)}")

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
+import numpy as np
 import pytest
 
 from minipaged import (
@@ -128,6 +130,21 @@ def stranger(requests: list[Request]) -> Request:
     return Request("X", None, [5], SamplingParams(), 1, [], lambda: None)  # type: ignore[arg-type,return-value]
 
 
+class MuteError(Exception):
+    """An error whose text can't be had."""
+
+    def __str__(self) -> str:
+        raise ValueError
+
+
+def _mute() -> Any:
+    raise MuteError
+
+
+def _lines() -> Any:
+    raise ValueError("two\nlines")
+
+
 FAULTS: dict[str, tuple[str, Callable[[list[Request]], Any], str]] = {
     "order raises": ("order", lambda requests: 1 // 0, "Broken raised ZeroDivisionError"),
     "order is lazy and raises": ("order", lambda requests: (1 // 0 for _ in requests), "ZeroDivisionError"),
@@ -136,6 +153,12 @@ FAULTS: dict[str, tuple[str, Callable[[list[Request]], Any], str]] = {
     "swaps one for another": ("order", lambda requests: requests[:1] * 4, "each of 4 requests once"),
     "makes one up": ("order", lambda requests: [*requests[1:], stranger([])], "each of 4 requests once"),
     "answers nothing": ("order", lambda requests: None, "TypeError"),
+    "raises in lines": ("order", lambda requests: _lines(), "two lines$"),
+    "order stops": ("order", lambda requests: next(iter([])), "Broken raised StopIteration"),
+    "victim stops": ("victim", lambda running: next(iter([])), "Broken raised StopIteration"),
+    "anybody gives way": ("victim", lambda running: ANY, "one of the running requests"),
+    "an array gives way": ("victim", lambda running: np.zeros(2), "one of the running requests"),
+    "raises without a text": ("order", lambda requests: _mute(), "Broken raised MuteError: MuteError"),
     "victim raises": ("victim", lambda running: running[99], "Broken raised IndexError"),
     "nobody gives way": ("victim", lambda running: None, "one of the running requests"),
     "a stranger gives way": ("victim", stranger, "one of the running requests"),
@@ -208,3 +231,17 @@ def test_a_policy_without_a_rank_says_so(start: Callable[..., LLM]) -> None:
 
     with pytest.raises(PolicyError, match="Empty must define rank, or order and victim"):
         start(Empty()).generate([5, 6], SamplingParams(), use_tqdm=False)
+
+
+def test_an_interrupt_with_a_request_of_its_own_harms_nothing(start: Callable[..., LLM]) -> None:
+    class Stop(BaseException):
+        request = 5
+
+    def stop(requests: list[Request]) -> Any:
+        raise Stop
+
+    llm = start(Broken("order", stop))
+    with pytest.raises(Stop):
+        llm.generate([5, 6, 7], SamplingParams(), use_tqdm=False)
+    llm.engine.scheduler.policy = FirstComeFirstServed()
+    assert llm.generate([5, 6, 7], SamplingParams(), use_tqdm=False)[0].finished

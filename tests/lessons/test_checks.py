@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from minipaged.course.checks import WrongAnswerError, check_raises, last_attempt, reason_for_error, trying
+from minipaged.course.checks import (
+    WrongAnswerError,
+    check_raises,
+    last_attempt,
+    only_for,
+    reason_for_error,
+    trying,
+)
 
 
 @pytest.mark.parametrize(
@@ -27,6 +34,11 @@ def test_a_reason_may_depend_on_the_exception() -> None:
         raise KeyError("a")
     tried, why = last_attempt()
     assert (tried, reason_for_error(why, KeyError("a"))) == ("a call", "no entry a")
+
+
+def test_a_reason_may_be_for_some_exceptions_only() -> None:
+    why = only_for((ArithmeticError, LookupError), "0 / 0")
+    assert [why(error) for error in (ZeroDivisionError(), KeyError(), TypeError())] == ["0 / 0", "0 / 0", ""]
 
 
 def test_a_slip_in_place_of_an_error_has_no_reason() -> None:

@@ -20,6 +20,21 @@ def test_a_limit_around_another_one_goes_on() -> None:
     assert time.monotonic() < until
 
 
+def test_time_that_others_use_does_not_count() -> None:
+    """A sleep stands for a machine on which other processes have their turn."""
+    began = time.monotonic()
+    with time_limit(1):
+        while time.monotonic() < began + 1.8:
+            time.sleep(0.1)
+
+
+def test_code_that_waits_is_broken_off_as_well() -> None:
+    began = time.monotonic()
+    with pytest.raises(TimeLimitError), time_limit(1):
+        time.sleep(20)
+    assert time.monotonic() < began + 10
+
+
 def test_nothing_is_left_behind() -> None:
     before = signal.getsignal(signal.SIGALRM)
     with time_limit(20), call_time_limit(20, {"a.py"}):

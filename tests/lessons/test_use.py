@@ -156,6 +156,7 @@ HARMFUL = {
     "none_for_nothing": r"free\(\[\]\) returned None: a list",
     "nothing_is_an_error": r"in share: ValueError: no blocks",
     "shares_a_set": r"share\(\[(\d+), \1, \1\]\): the count of block \1 went from 1 to 2, it must be 4",
+    "shares_different_blocks": r"in share: ValueError: named twice",
 }
 
 
