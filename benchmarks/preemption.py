@@ -16,7 +16,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from minipaged.config import EngineConfig
-from minipaged.engine.scheduler import Move
+from minipaged.engine.schedule import Move
 from minipaged.errors import InvalidConfigError
 from minipaged.reference.block_table import num_blocks_for
 from minipaged.sampling_params import SamplingParams

@@ -65,12 +65,19 @@ def cache_folder() -> Path | None:
     for parent in folders:
         folder = parent / f"attention_cpu-{hashlib.sha256(sources).hexdigest()[:16]}"
         with suppress(OSError):
+            is_new = not folder.is_dir()
             folder.mkdir(parents=True, exist_ok=True)
             tempfile.TemporaryFile(dir=folder).close()
-            for old in sorted(parent.glob("attention_cpu-*"), key=os.path.getmtime)[:-MOST_FOLDERS]:
-                shutil.rmtree(old, ignore_errors=True)  # of sources that were edited since
+            if is_new:
+                _remove_old(parent)
             return folder
     return None
+
+
+def _remove_old(parent: Path) -> None:
+    """Remove the machine code of sources that were edited since, except the newest."""
+    for folder in sorted(parent.glob("attention_cpu-*"), key=os.path.getmtime)[:-MOST_FOLDERS]:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def entry(function: Callable[..., Any], **options: Any) -> Any:

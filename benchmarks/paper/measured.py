@@ -16,7 +16,8 @@ from typing import Any
 import torch
 
 from minipaged.engine.block_manager import BlockManager
-from minipaged.engine.scheduler import Schedule, Scheduler
+from minipaged.engine.schedule import Schedule
+from minipaged.engine.scheduler import Scheduler
 from minipaged.engine.usage import Usage
 from minipaged.kernels import attention_cpu
 from minipaged.llm import LLM

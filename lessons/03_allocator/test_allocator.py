@@ -5,36 +5,8 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from minipaged.course.checks import check, check_raises, trying
+from minipaged.course.checks import TensorItem, check, check_raises, trying
 from minipaged.reference.allocator import OutOfBlocksError
-
-
-class TensorItem:
-    """An id as a tensor yields it: it serves as an index and equals its number, but hashes by identity."""
-
-    def __init__(self, block: int) -> None:
-        self.block = block
-
-    def __index__(self) -> int:
-        return self.block
-
-    def __eq__(self, other: object) -> bool:
-        return self.block == int(other)  # type: ignore[call-overload, no-any-return]
-
-    def __hash__(self) -> int:
-        return id(self)
-
-    def __lt__(self, other: Any) -> bool:
-        return self.block < int(other)
-
-    def __le__(self, other: Any) -> bool:
-        return self.block <= int(other)
-
-    def __gt__(self, other: Any) -> bool:
-        return self.block > int(other)
-
-    def __ge__(self, other: Any) -> bool:
-        return self.block >= int(other)
 
 
 def state(pool: Any) -> tuple[list[int], list[int], int]:

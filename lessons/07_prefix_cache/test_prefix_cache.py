@@ -7,7 +7,7 @@ from random import Random
 from types import ModuleType
 from typing import Any
 
-from minipaged.course.checks import check, check_raises, check_true, only_for, trying
+from minipaged.course.checks import TensorItem, check, check_raises, check_true, only_for, trying
 from minipaged.reference.allocator import BlockAllocator, OutOfBlocksError
 
 A = [5, 6, 7, 8, 1, 2, 3, 4, 9, 8, 7, 6]  # three full blocks of 4
@@ -765,16 +765,6 @@ def test_what_sharing_and_freeing_refuse(exercise: ModuleType) -> None:
         check(f"{STATE} after the refused {tried}", state(cache), before, why)
 
 
-class Id:
-    """A block id as a tensor's item is one: an index, and equal to nothing but itself."""
-
-    def __init__(self, block: int) -> None:
-        self.block = block
-
-    def __index__(self) -> int:
-        return self.block
-
-
 def test_ids_of_another_type(exercise: ModuleType) -> None:
     """Ids may be a tensor's items, which no dictionary finds again."""
     cache = new_cache(exercise, 3)
@@ -784,13 +774,13 @@ def test_ids_of_another_type(exercise: ModuleType) -> None:
         "publish of two blocks, their ids being a tensor's items",
         only_for((ValueError, KeyError, TypeError), why),
     ):
-        cache.publish(exercise.PrefixChain(A[:8], 4), [Id(0), Id(1)], 0, 2)
+        cache.publish(exercise.PrefixChain(A[:8], 4), [TensorItem(0), TensorItem(1)], 0, 2)
     check("findable blocks after a publish of a tensor's items 0 and 1", state(cache)[2], [0, 1], why)
     with trying("free of a tensor's items 0 and 1", only_for((ValueError, KeyError, TypeError), why)):
-        cache.free([Id(0), Id(1)])
+        cache.free([TensorItem(0), TensorItem(1)])
     check("cached_blocks after free of a tensor's items 0 and 1", cache.cached_blocks, [1, 0], why)
     with trying("share of a tensor's items 0 and 1", only_for((ValueError, KeyError, TypeError), why)):
-        cache.share([Id(0), Id(1)])
+        cache.share([TensorItem(0), TensorItem(1)])
     check("cached_blocks after share of a tensor's items 0 and 1", cache.cached_blocks, [], why)
 
 

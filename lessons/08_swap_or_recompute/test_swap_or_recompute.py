@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from minipaged.course.checks import check, check_raises, check_true, only_for, trying
+from minipaged.course.checks import TensorItem, check, check_raises, check_true, only_for, trying
 from minipaged.reference.allocator import BlockAllocator, OutOfBlocksError
 from minipaged.reference.prefix_cache import PrefixCache, PrefixChain
 
@@ -32,28 +32,6 @@ ORDER = (
     "blocks move in order of first appearance: neither sorted nor as a set happens to list them, "
     "so that a step's copies are the same whenever it is planned again"
 )
-
-
-class Id:
-    """A block id as a tensor's item is one: an index, and equal to nothing but itself as a key."""
-
-    def __init__(self, block: int) -> None:
-        self.block = block
-
-    def __index__(self) -> int:
-        return self.block
-
-    def __lt__(self, other: int) -> bool:
-        return self.block < other
-
-    def __le__(self, other: int) -> bool:
-        return self.block <= other
-
-    def __gt__(self, other: int) -> bool:
-        return self.block > other
-
-    def __ge__(self, other: int) -> bool:
-        return self.block >= other
 
 
 ITEM = (
@@ -560,14 +538,14 @@ def test_ids_of_another_type(exercise: ModuleType) -> None:
     """Out and in: a table may hold a tensor's items, and names plain integers afterwards."""
     device, host = BlockAllocator(4), BlockAllocator(4)
     device.allocate(2)
-    table: list[Any] = [Id(0), Id(1)]
+    table: list[Any] = [TensorItem(0), TensorItem(1)]
     with trying(
         "swap_out of a table of a tensor's items 0 and 1", only_for((ValueError, KeyError, TypeError), ITEM)
     ):
         pairs = exercise.swap_out([table], device, host)
     check("pairs of swap_out of a tensor's items 0 and 1", pairs, [(0, 0), (1, 1)], ITEM)
     check("the table after it", table, [0, 1], ITEM)
-    table = [Id(0), Id(1)]
+    table = [TensorItem(0), TensorItem(1)]
     with trying(
         "swap_in of a table of a tensor's items 0 and 1", only_for((ValueError, KeyError, TypeError), ITEM)
     ):
@@ -676,7 +654,8 @@ def test_swap_blocks_refuses(exercise: ModuleType) -> None:
         check(f"the host pool after the refused swap_blocks with {name}", host, [["x"], ["y"], ["z"]], why)
     device, host = [[block] for block in range(4)], [["x"], ["y"], ["z"]]
     tried = "swap_blocks with a destination twice, the ids being a tensor's items 2 and 2"
-    call = lambda: exercise.swap_blocks(device, host, [Id(0), Id(1)], [Id(2), Id(2)])  # noqa: E731
+    sources, twice = [TensorItem(0), TensorItem(1)], [TensorItem(2), TensorItem(2)]
+    call = lambda: exercise.swap_blocks(device, host, sources, twice)  # noqa: E731
     check_raises(tried, ValueError, call, ITEM)
     check(f"the host pool after the refused {tried}", host, [["x"], ["y"], ["z"]], ITEM)
     tried = "swap_blocks(device, host, [0, 1.5], [0, 1])"

@@ -10,7 +10,7 @@ from typing import Any
 from minipaged.course.checks import check, check_true, trying
 from minipaged.engine.block_manager import BlockManager
 from minipaged.engine.request import Request, Sequence
-from minipaged.engine.scheduler import Schedule
+from minipaged.engine.schedule import Schedule
 from minipaged.sampling_params import SamplingParams
 
 

@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from functools import cache
 from threading import Timer
 from typing import Any, NamedTuple
 
@@ -33,22 +34,26 @@ class AttentionBackend(NamedTuple):
 
         Only Numba's code takes long: some 20 s, once for each dtype. A line on standard error says so.
         """
-        if self.name != "numba":
-            return
-        start = time.perf_counter()
-        note = Timer(1.0, _print_note)
-        note.start()
-        queries, cache = torch.zeros(1, 8, 64, dtype=dtype), torch.zeros(1, 16, 8, 64, dtype=dtype)
-        try:
-            for num_blocks in (1, 256):  # a call for one thread, and one that is worth several
-                tables = torch.zeros(1, num_blocks, dtype=torch.int32)
-                length = torch.tensor([num_blocks * 16], dtype=torch.int32)
-                self.decode(queries, cache, cache, tables, length, scale=1.0)
-        finally:
-            note.cancel()
-            note.join()
-        if (seconds := time.perf_counter() - start) > 1:
-            print(f"{seconds:.0f} s", file=sys.stderr, flush=True)
+        if self.name == "numba":
+            _compile(self.decode, dtype)
+
+
+@cache  # a further engine of the process has nothing to compile
+def _compile(decode: Attention, dtype: torch.dtype) -> None:
+    start = time.perf_counter()
+    note = Timer(1.0, _print_note)
+    note.start()
+    queries, pool = torch.zeros(1, 8, 64, dtype=dtype), torch.zeros(1, 16, 8, 64, dtype=dtype)
+    try:
+        for num_blocks in (1, 256):  # a call for one thread, and one that is worth several
+            tables = torch.zeros(1, num_blocks, dtype=torch.int32)
+            length = torch.tensor([num_blocks * 16], dtype=torch.int32)
+            decode(queries, pool, pool, tables, length, scale=1.0)
+    finally:
+        note.cancel()
+        note.join()
+    if (seconds := time.perf_counter() - start) > 1:
+        print(f"{seconds:.0f} s", file=sys.stderr, flush=True)
 
 
 def _print_note() -> None:

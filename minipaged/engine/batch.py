@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from ..kernels.block_table import slot_mapping
-from .scheduler import Row
+from .schedule import Row
 
 
 @dataclass(frozen=True)

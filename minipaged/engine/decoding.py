@@ -15,7 +15,7 @@ from .block_manager import BlockManager
 from .endings import FATAL_ERRORS, end, fail
 from .request import Request, Sequence
 from .sampler import SampledToken, SamplingRow, sample
-from .scheduler import Schedule
+from .schedule import Schedule
 
 
 class Decoder:

@@ -26,7 +26,8 @@ from .model_runner import ModelRunner
 from .parts import REFERENCE, Parts
 from .policies import Policy
 from .request import Request
-from .scheduler import Schedule, Scheduler
+from .schedule import Schedule
+from .scheduler import Scheduler
 from .usage import Usage
 
 
@@ -121,8 +122,7 @@ class LLMEngine:
         """Compute one token for each decoding sequence, and prompt chunks with the rest of the budget.
 
         Returns the outputs that changed. If a step raises, its requests end with "error" and free their
-        blocks. The next step reports these ends and serves the other requests. After a fault of the GPU every
-        call raises EngineDeadError.
+        blocks. The next step reports that and serves the others. After a GPU fault all raise EngineDeadError.
         """
         with self._step_lock:
             with interrupts_wait():  # ends before outputs are taken out, so an interrupted step keeps them

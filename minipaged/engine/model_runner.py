@@ -18,7 +18,7 @@ from .backends import get_backend
 from .batch import Batch, BatchBuilder
 from .kv_cache import KVCache, KVShape, allocating, num_host_blocks, num_pool_blocks
 from .model_hook import PagedStep
-from .scheduler import Move, Schedule
+from .schedule import Move, Schedule
 
 Place = tuple[str, int]  # a pool, "device" or "host", and a block of it
 

@@ -7,10 +7,13 @@ Page: docs/tutorials/own_policy.md.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import Any
 
 from ..errors import PolicyError, one_line
 from .request import Request
+
+_age = attrgetter("arrival_time")
 
 
 class Policy:
@@ -28,7 +31,7 @@ class Policy:
 
     def order(self, requests: list[Request]) -> Iterable[Request]:
         """All `requests`, which wait or are swapped out, each once: the next to start first."""
-        return sorted(requests, key=lambda request: (self.rank(request), request.arrival_time))
+        return sorted(sorted(requests, key=_age), key=self.rank)  # sorting is stable: by rank, then by age
 
     def victim(self, running: list[Request]) -> Request:
         """The one of the `running` requests, at least two, that gives its blocks up."""
@@ -68,7 +71,7 @@ def line_of(policy: Policy, requests: list[Request]) -> list[Request]:
         line = list(policy.order(list(requests)))
     except Exception as error:
         raise _fault(policy, error) from error
-    if sorted(map(id, line)) != sorted(map(id, requests)):
+    if len(line) != len(requests) or set(map(id, line)) != set(map(id, requests)):
         raise PolicyError(f"{type(policy).__name__}.order must return each of {len(requests)} requests once")
     return line
 

@@ -146,6 +146,8 @@ class Scheduler:
     def _resume_and_admit(self, step: Schedule, budget: int) -> None:
         """Bring back who was swapped out and start who waits, in the policy's order, while there is room."""
         num_running = sum(request.num_sequences for request in self.running)
+        if num_running >= self.max_num_running:  # the line may be long: don't sort it for nobody
+            return
         for request in line_of(self.policy, [*self.swapped, *self.waiting]):
             num_running += request.num_sequences
             if budget <= 0 or num_running > self.max_num_running:

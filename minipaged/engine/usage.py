@@ -15,7 +15,8 @@ from ..outputs import CacheStats
 from ..reference.block_table import BlockTable
 from .block_manager import BlockManager
 from .request import Request
-from .scheduler import Schedule, Scheduler
+from .schedule import Schedule
+from .scheduler import Scheduler
 
 
 class Peak(NamedTuple):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..engine.scheduler import Schedule
+from ..engine.schedule import Schedule
 from .model_shape import ModelShape
 
 GIB = 1 << 30

@@ -5,7 +5,8 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass, field
 
-from ..engine.scheduler import Schedule, Scheduler
+from ..engine.schedule import Schedule
+from ..engine.scheduler import Scheduler
 from ..engine.usage import num_empty_slots
 from ..reference.contiguous import SlotUsage
 from .reserved_memory import ReservedMemory

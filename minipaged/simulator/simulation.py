@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 from ..engine.block_manager import BlockManager
 from ..engine.request import Request
 from ..engine.request import Sequence as RequestSequence
-from ..engine.scheduler import Schedule, Scheduler
+from ..engine.schedule import Schedule
+from ..engine.scheduler import Scheduler
 from ..errors import InvalidConfigError
 from ..sampling_params import BeamSearchParams, SamplingParams
 from .cost_model import CostModel

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 from .. import __version__
 from ..engine.engine import LLMEngine
 from ..engine.request import Request, Sequence
-from ..engine.scheduler import Schedule
+from ..engine.schedule import Schedule
 
 VERSION = 1
 NUMBERED = re.compile(r"\.[0-9]+$")

@@ -17,7 +17,7 @@ import transformers
 from minipaged import LLM, BeamSearchParams, SamplingParams
 from minipaged.engine.engine import LLMEngine
 from minipaged.engine.request import Request
-from minipaged.engine.scheduler import Schedule
+from minipaged.engine.schedule import Schedule
 from minipaged.view.page import write_page
 from minipaged.view.trace import Trace
 

@@ -11,7 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from minipaged import LLM, BeamSearchParams, RequestOutput, SamplingParams
-from minipaged.engine.scheduler import Schedule
+from minipaged.engine.schedule import Schedule
 
 TOKEN_BYTES = 2 * 2 * 2 * 8 * 8  # the tiny Llama's: K and V, 2 layers, 2 KV heads of 8, float64
 SWAP = {"preemption_mode": "swap", "swap_space": 1200 * TOKEN_BYTES}

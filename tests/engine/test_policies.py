@@ -20,7 +20,7 @@ from minipaged import (
     ShortestFirst,
 )
 from minipaged.engine.request import Request
-from minipaged.engine.scheduler import Schedule
+from minipaged.engine.schedule import Schedule
 from minipaged.errors import InvalidConfigError, InvalidRequestError, PolicyError
 
 LENGTHS = {"A": 9, "B": 3, "C": 6, "D": 4}

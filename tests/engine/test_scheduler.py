@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from minipaged.engine.block_manager import BlockManager
 from minipaged.engine.request import Request, Sequence
-from minipaged.engine.scheduler import Schedule, Scheduler
+from minipaged.engine.schedule import Schedule
+from minipaged.engine.scheduler import Scheduler
 from minipaged.reference.allocator import OutOfBlocksError
 from minipaged.sampling_params import SamplingParams
 

@@ -22,7 +22,8 @@ from minipaged.engine.decoding import fan_out
 from minipaged.engine.detokenizer import IncrementalDetokenizer
 from minipaged.engine.policies import FirstComeFirstServed, Policy
 from minipaged.engine.request import Request, Sequence
-from minipaged.engine.scheduler import Schedule, Scheduler
+from minipaged.engine.schedule import Schedule
+from minipaged.engine.scheduler import Scheduler
 from minipaged.sampling_params import BeamSearchParams, SamplingParams
 
 NUM_REQUESTS = int(os.environ.get("MINIPAGED_SOAK_REQUESTS", "250"))  # a setting of the pool

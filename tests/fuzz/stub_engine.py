@@ -13,7 +13,7 @@ import torch
 
 from minipaged import BeamSearchParams, SamplingParams
 from minipaged.config import EngineConfig
-from minipaged.engine.scheduler import Move, Schedule
+from minipaged.engine.schedule import Move, Schedule
 
 VOCAB = 64
 # Served together, they share prefixes, fork, copy, search, are preempted and swapped out.

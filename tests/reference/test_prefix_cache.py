@@ -15,6 +15,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from minipaged.course.checks import TensorItem
 from minipaged.reference.allocator import BlockAllocator, OutOfBlocksError
 from minipaged.reference.prefix_cache import HashFunction, PrefixCache, PrefixChain, chain_hash
 
@@ -298,15 +299,8 @@ def test_a_publish_that_is_refused_for_one_block_publishes_none(table: list[int]
 def test_ids_that_are_equal_to_themselves_only_are_the_blocks_that_they_name():
     """As a tensor's items are."""
 
-    class Item:
-        def __init__(self, block: int) -> None:
-            self.block = block
-
-        def __index__(self) -> int:
-            return self.block
-
     cache = make_cache(2)
-    items: Any = [Item(0), Item(1)]
+    items: Any = [TensorItem(0), TensorItem(1)]
     cache.allocate(2)
     cache.publish(PrefixChain(tokens(8), BLOCK_SIZE), items, 0, 2)
     cache.free(items)

@@ -14,6 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from minipaged.course.checks import TensorItem
 from minipaged.reference.allocator import BlockAllocator, OutOfBlocksError
 from minipaged.reference.block_table import BlockTable
 from minipaged.reference.prefix_cache import PrefixCache, PrefixChain
@@ -331,18 +332,8 @@ def test_a_senseless_copy_changes_nothing(sources: list[int], destinations: list
     assert destination_pool == [[20], [21], [22]]
 
 
-class Item:
-    """A block id as a tensor's item is one: equal to nothing but itself, as a key."""
-
-    def __init__(self, block: int) -> None:
-        self.block = block
-
-    def __index__(self) -> int:
-        return self.block
-
-
 def test_ids_may_be_the_items_of_a_tensor():
-    items: Any = [Item(0), Item(1), Item(2), Item(2)]
+    items: Any = [TensorItem(0), TensorItem(1), TensorItem(2), TensorItem(2)]
     destination = [["x"], ["y"], ["z"]]
     with pytest.raises(ValueError, match="destinations must be distinct"):
         swap_blocks([["a"], ["b"]], destination, items[:2], items[2:])

@@ -18,7 +18,8 @@ from minipaged import LLM, BeamSearchParams, SamplingParams
 from minipaged.engine import beams
 from minipaged.engine.block_manager import BlockManager
 from minipaged.engine.request import Request
-from minipaged.engine.scheduler import Schedule, Scheduler
+from minipaged.engine.schedule import Schedule
+from minipaged.engine.scheduler import Scheduler
 from minipaged.simulator.cost_model import PAPER_SERVERS, CostModel
 from minipaged.simulator.model_shape import KNOWN
 from minipaged.simulator.simulation import DecodingMethod, SimulationResult, make_request, simulate

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from minipaged.engine.scheduler import Move, Row, Schedule
+from minipaged.engine.schedule import Move, Row, Schedule
 from minipaged.simulator import cost_model
 from minipaged.simulator.cost_model import GPUS, PAPER_SERVERS, CostModel, Server
 from minipaged.simulator.model_shape import KNOWN, ModelShape

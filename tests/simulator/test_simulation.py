@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from minipaged.engine.block_manager import BlockManager
-from minipaged.engine.scheduler import Row, Schedule, Scheduler
+from minipaged.engine.schedule import Row, Schedule
+from minipaged.engine.scheduler import Scheduler
 from minipaged.errors import InvalidConfigError
 from minipaged.reference.contiguous import maximum, oracle
 from minipaged.simulator import simulation
