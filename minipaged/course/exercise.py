@@ -12,9 +12,10 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from importlib.machinery import SourceFileLoader
 from itertools import count
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 
 from ..errors import InvalidRequestError
 from .manifest import Lesson, shipped_lessons
@@ -57,12 +58,19 @@ def stubs(tree: ast.AST) -> Iterator[tuple[str, int]]:
 def load_exercise(path: Path) -> ModuleType:
     """Import the file at `path` anew, under a new name."""
     name = f"minipaged_exercise_{next(_numbers)}"
-    spec = importlib.util.spec_from_file_location(name, path)
+    spec = importlib.util.spec_from_file_location(name, path, loader=_Source(name, str(path)))
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and Triton look themselves up there
     spec.loader.exec_module(module)
     return module
+
+
+class _Source(SourceFileLoader):
+    """Compiles the file as it is: bytecode in a cache may be of a text of the same second and length."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self.get_data(self.path), self.path)
 
 
 def location(path: Path, line: int | None = None) -> str:

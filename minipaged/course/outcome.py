@@ -6,12 +6,15 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from .checks import WrongAnswerError, describe, last_attempt, reason_for_error
 from .exercise import is_untouched
 from .manifest import Lesson
 from .raised import chain, innermost_line, is_file
 from .time_limit import TimeLimitError
+from .watch import ForbiddenError
+from .withheld import WithheldError
 
 
 class ExerciseError(Exception):
@@ -48,6 +51,24 @@ class Outcome:
     num_skipped: int = 0
     ran: set[str] = field(default_factory=set)  # names of test functions
     failures: list[Failure] = field(default_factory=list)
+    checks: list[dict[str, Any]] = field(default_factory=list)  # that passed or failed, with their points
+
+    def note(self, report: Any) -> None:
+        """Add pytest's report of one test; grader.py has added `check`, `rule` and `failure` to it."""
+        if report.skipped:
+            self.num_skipped += 1
+        elif report.failure is not None:
+            self.failures.append(Failure(**report.failure))
+            self._add_check(report, points=0)
+        elif report.when == "call":
+            self.num_passed += 1
+            self.ran.add(report.check)
+            self._add_check(report, points=1)
+
+    def _add_check(self, report: Any, points: int) -> None:
+        told = {} if points else {"got": report.failure["got"], "why": report.failure["why"]}
+        check = {"check": report.nodeid, "rule": report.rule, "points": points, **told}
+        self.checks.append(check)
 
     @property
     def num_checks(self) -> int:
@@ -88,8 +109,10 @@ def explain(error: BaseException, rule: str, outcome: Outcome) -> Failure:
         return Failure(rule, wrong.tried, wrong.expected, wrong.got, wrong.why, line, function)
     if any(isinstance(cause, NotImplementedError) for cause in causes):
         return Failure(rule, tried, "", "", "", line, function, is_unwritten=True)
+    if fault := next((cause for cause in causes if isinstance(cause, ForbiddenError | WithheldError)), None):
+        return _of_no_answer(fault, rule, tried, line, function)
     if isinstance(last, TimeLimitError):
-        why = why or "a loop that never ends? Look at what has to change on each turn for it to stop"
+        why = "a loop that never ends? Look at what has to change on each turn for it to stop"
         return Failure(rule, tried, "an answer", f"none within {last} s", why, line, function, is_stuck=True)
     anew = f"`minipaged lessons reset {outcome.lesson.number}` makes it anew"
     if path is not None and not path.is_file():
@@ -101,6 +124,15 @@ def explain(error: BaseException, rule: str, outcome: Outcome) -> Failure:
         why = f"renamed or deleted? {anew}, and keeps what is written"
         return Failure(rule, tried, name, f"{path.name} defines no {name}", why)
     return Failure(rule, tried, "no exception" if tried else "", describe(last), why, line, function)
+
+
+def _of_no_answer(error: BaseException, rule: str, tried: str, line: int | None, function: str) -> Failure:
+    """Return the failure of an exercise that does something else than answer."""
+    got, why = f"the exercise {error}", "no answer needs that"
+    if isinstance(error, WithheldError):
+        got = f"the library's own {error}"
+        why = "it is the answer key, whose bodies raise while their lesson is graded: write one of your own"
+    return Failure(rule, tried, "an answer of the exercise's own", got, why, line, function)
 
 
 def _missing_name(error: BaseException, lesson: Lesson, path: Path) -> str:

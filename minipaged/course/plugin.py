@@ -1,117 +1,128 @@
-"""The pytest plugin of the lessons: which file is graded, in which order, and what is printed.
+"""The hooks of `pytest lessons/`: have the lessons graded in a process of its own, and print what came of it.
 
 lessons/conftest.py takes its hooks from here. With -v, or --tb, pytest's own report comes as well.
 """
 
 from __future__ import annotations
 
-import unittest
-from collections.abc import Iterator
-from contextlib import contextmanager
+import json
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
-from ..errors import InvalidRequestError
 from ..terminal import visible
-from . import progress
-from .exercise import load_exercise
-from .manifest import MANIFEST, Course, Lesson
-from .outcome import ExerciseError, Outcome, explain
-from .raised import innermost_line
-from .report import report
-from .time_limit import time_limit
+from . import grader, progress
+from .grading_process import GradingError, Record, graded
+from .manifest import Course, Lesson
+from .options import BY_THEMSELVES, check_options, for_grader, grades_here, refuse_run_unasked
+from .options import pytest_addoption as pytest_addoption
+from .outcome import Failure, Outcome
+from .report import points, report
 
 _course: pytest.StashKey[Course] = pytest.StashKey()
-_outcomes: pytest.StashKey[dict[str, Outcome]] = pytest.StashKey()
-
-# What ends a test without an answer.
-_ENDS = (pytest.skip.Exception, pytest.xfail.Exception, pytest.exit.Exception, unittest.SkipTest)
-_BY_THEMSELVES = "the lessons are graded by themselves, without other tests: pytest lessons"
+_OUTCOMES = "lessons-outcomes"
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """The options of the lessons."""
-    group = parser.getgroup("lessons")
-    group.addoption("--solutions", action="store_true", help="grade the answer key: the library itself")
-    group.addoption("--all", action="store_true", help="go on after the first lesson that is not solved")
-    group.addoption("--submission", metavar="FILE", help="grade --submission=FILE in place of exercise.py")
+class Outcomes:
+    """The results of each lesson, from the reports of its tests."""
+
+    def __init__(self, config: pytest.Config, course: Course) -> None:
+        self._config, self._course = config, course
+        self.by_folder: dict[str, Outcome] = {}
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        """Add one report to the results of its lesson."""
+        lesson = self._course.find(report.lesson)
+        option = self._config.option
+        submission = None if option.solutions else Path(option.submission or lesson.exercise_path)
+        self.by_folder.setdefault(lesson.folder, Outcome(lesson, submission)).note(report)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Find the course, and make room for its own report."""
-    _check_options(config)
-    config.stash[_course] = Course(config.rootpath)
-    config.stash[_outcomes] = {}
+    check_options(config)
+    course = config.stash[_course] = Course(config.rootpath)
+    refuse_run_unasked(*(lesson.path for lesson in course.lessons))
+    config.pluginmanager.register(Outcomes(config, course), _OUTCOMES)
     option = config.option
     if option.verbose <= 0 and option.tbstyle == "auto" and not option.collectonly:
         option.verbose, option.tbstyle, option.reportchars = -2, "no", ""
+    if grades_here(config):
+        config.pluginmanager.register(grader)
 
 
-@pytest.fixture(scope="module")
-def exercise(request: pytest.FixtureRequest) -> ModuleType:
-    """Import what is graded: the learner's exercise.py, --submission, or with --solutions the answer key."""
-    lesson = _lesson(request)
-    submission = _submission(request.config, lesson)
-    if submission is None:
-        return lesson.answer()
-    try:
-        return load_exercise(submission)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # an Exception in its place is kept by pytest: one import for all tests
-        raise ExerciseError("importing the exercise") from error
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> bool | None:
+    """Leave collecting to the grading process."""
+    return None if grades_here(session.config) else True
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Sort lessons as the manifest does, and their tests as their file does."""
-    if _course not in config.stash:  # pytest started in another folder and loaded these hooks too late
-        raise pytest.UsageError(_BY_THEMSELVES)
-    outcomes = config.stash[_outcomes]
-    items.sort(key=lambda item: _lesson(item).number)
-    for item in items:
-        lesson = _lesson(item)
-        outcomes.setdefault(lesson.folder, Outcome(lesson, _submission(config, lesson)))
-    if config.option.submission and len(outcomes) > 1:
-        raise pytest.UsageError(f"--submission is for one lesson, not for {', '.join(outcomes)}")
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config) -> None:
+    """Refuse to grade where pytest started in another folder, and loaded these hooks too late."""
+    if _course not in config.stash:
+        raise pytest.UsageError(BY_THEMSELVES)
 
 
-@pytest.hookimpl(wrapper=True, trylast=True)
-def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
-    """Skip a test that needs no grading now, and import the exercise.
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> bool | None:
+    """Have the lessons graded, and take over the reports as pytest's own."""
+    if grades_here(session.config):
+        return None
+    skip: list[str] = []
+    while True:
+        last: Record = {}
+        try:
+            for record in graded(for_grader(session.config), skip):
+                last = record if "start" in record else last
+                _take_over(session, record)
+            return True
+        except GradingError as error:
+            if not last:
+                raise pytest.UsageError(f"nothing was graded: {error}") from None
+            _report_end(session, last, error)
+        skip.append(last["lesson"])
+        if not session.config.option.all:
+            return True
 
-    Last of the wrappers: a skip must not keep pytest's own wrappers from setting up what they tear down.
-    """
-    _leave_out(item)
-    with _guard(item):
-        return (yield)
+
+def _take_over(session: pytest.Session, record: Record) -> None:
+    """Do with a record of the grading process what pytest does with its own."""
+    hook = session.config.hook
+    if "start" in record:
+        hook.pytest_runtest_logstart(nodeid=record["start"], location=tuple(record["location"]))
+    elif "report" in record:
+        hook.pytest_runtest_logreport(report=pytest.TestReport._from_json(record["report"]))
+    elif "collect_report" in record:
+        hook.pytest_collectreport(report=pytest.CollectReport._from_json(record["collect_report"]))
+    else:
+        session.testscollected += record["num_collected"]
+        if record["exit_code"] == pytest.ExitCode.USAGE_ERROR:
+            raise pytest.UsageError  # the grading process has said why
+        if record["exit_code"] == pytest.ExitCode.INTERNAL_ERROR:
+            raise GradingError("broke the grader, as it says above")
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Run a test within its time limit."""
-    with _guard(item):
-        return (yield)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
-    """Count a test that passed, and explain one that failed."""
-    result: Any = yield
-    outcome = item.config.stash[_outcomes][_lesson(item).folder]
-    if result.skipped:
-        outcome.num_skipped += 1
-    elif result.failed and call.excinfo is not None:
-        rule = " ".join(str(getattr(item, "obj", item).__doc__ or item.name).split())
-        failure = explain(call.excinfo.value, rule, outcome)
-        outcome.failures.append(failure)
-        result.user_properties.append(("why", failure.why))
-    elif call.when == "call":
-        outcome.num_passed += 1
-        outcome.ran.add(getattr(item, "originalname", item.name))
-    return result
+def _report_end(session: pytest.Session, start: Record, error: GradingError) -> None:
+    """Report a test at which the grading process ended."""
+    why = "an answer needs nothing of that"
+    failure = Failure(
+        "An exercise answers, and does nothing else.", "", "an answer", str(error), why, error.line
+    )
+    location = tuple(start["location"])
+    report = pytest.TestReport(
+        start["start"],
+        location,
+        {},
+        "failed",
+        str(error),
+        "call",
+        user_properties=[("why", why)],
+        **{"lesson": start["lesson"], "check": location[2], "rule": failure.rule, "failure": vars(failure)},
+    )
+    session.testscollected += 1
+    session.config.hook.pytest_runtest_logreport(report=report)
 
 
 def pytest_report_teststatus(
@@ -123,7 +134,7 @@ def pytest_report_teststatus(
 
 def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pytest.Config) -> None:
     """Print the lessons' report, or why there is none."""
-    course, outcomes = config.stash[_course], list(config.stash[_outcomes].values())
+    outcomes = list(config.pluginmanager.getplugin(_OUTCOMES).by_folder.values())
     if config.option.verbose < 0:  # so pytest itself has not said it
         for error in terminalreporter.stats.get("error", []):
             if isinstance(error, pytest.CollectReport):
@@ -132,79 +143,21 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pyte
             terminalreporter.write_line("Nothing was graded: no check is of that name, or in that place.")
     if config.option.collectonly or not any(outcome.num_checks for outcome in outcomes):
         return
-    solved_before = progress.solved(course)
-    passed = [outcome.lesson for outcome in outcomes if outcome.is_solved]
-    failed = [outcome.lesson for outcome in outcomes if outcome.failures]
-    if config.option.solutions or config.option.submission:
-        solved = {lesson.folder for lesson in passed}
-        new: list[Lesson] = []
-    else:
-        progress.note(course, passed, failed)
-        solved = progress.solved(course)
-        new = [lesson for lesson in passed if lesson.folder not in solved_before or len(outcomes) == 1]
-    for style, text in report(course, outcomes, solved, new):
+    if config.option.json:
+        text = json.dumps(points(outcomes), indent=1, ensure_ascii=False)
+        Path(config.option.json).write_text(text + "\n", encoding="utf-8")
+    for style, text in report(config.stash[_course], outcomes, *_progress(config, outcomes)):
         text = visible(text) if terminalreporter.isatty else text  # it quotes what the exercise made
         terminalreporter.write_line(text, **({style: True} if style else {}))
 
 
-def _check_options(config: pytest.Config) -> None:
-    """Refuse options and folders that can't be graded, before anything runs."""
-    if not (config.rootpath / MANIFEST).is_file():
-        raise pytest.UsageError(_BY_THEMSELVES)
-    if getattr(config.option, "dist", "no") != "no":  # of pytest-xdist
-        raise pytest.UsageError("the lessons are graded one after another, in one process: leave out -n")
-    submission = config.option.submission
-    if submission is None:
-        return
-    if config.option.solutions:
-        raise pytest.UsageError("--submission and --solutions: name one of them")
-    if not Path(submission).is_file():
-        what = "is a folder" if Path(submission).is_dir() else "does not exist"
-        raise pytest.UsageError(f"--submission={submission} {what}: name a Python file")
-    if Path(submission).suffix != ".py":
-        raise pytest.UsageError(f"--submission={submission} is no Python file: its name must end in .py")
-
-
-def _leave_out(item: pytest.Item) -> None:
-    """Skip a test after a lesson that is not solved, unless --all, and after a loop that never ends.
-
-    -k may name tests of several lessons. If one of these lessons is started, skip those that are not.
-    """
-    lesson, option = _lesson(item), item.config.option
-    outcomes = item.config.stash[_outcomes]
-    own = outcomes[lesson.folder]
-    if own.is_stuck:
-        pytest.skip("a test of this lesson was broken off: each of the others may take as long")
-    if option.all or option.solutions:
-        return
-    if option.keyword and not own.is_started:
-        named = {_lesson(other).folder for other in item.session.items}
-        if any(outcomes[folder].is_started for folder in named):
-            pytest.skip(f"lesson {lesson.number} is not started (--all grades every lesson)")
-    for outcome in outcomes.values():
-        if outcome.failures and outcome.lesson.number < lesson.number:
-            pytest.skip(f"lesson {outcome.lesson.number} comes first (--all grades every lesson)")
-
-
-@contextmanager
-def _guard(item: pytest.Item) -> Iterator[None]:
-    """Break off a test that runs for too long, and let no exercise end its own test."""
-    lesson = _lesson(item)
-    try:
-        with time_limit(lesson.time_limit):
-            yield
-    except _ENDS as end:
-        if innermost_line([end], _submission(item.config, lesson)) == (None, ""):
-            raise
-        raise ExerciseError(why="what ends a test early gives no answer") from end
-
-
-def _lesson(item: pytest.Item | pytest.FixtureRequest) -> Lesson:
-    try:
-        return item.config.stash[_course].find(item.path.parent.name)
-    except InvalidRequestError:
-        raise pytest.UsageError(f"{item.path} is of no lesson: {_BY_THEMSELVES}") from None
-
-
-def _submission(config: pytest.Config, lesson: Lesson) -> Path | None:
-    return None if config.option.solutions else Path(config.option.submission or lesson.exercise_path)
+def _progress(config: pytest.Config, outcomes: list[Outcome]) -> tuple[set[str], list[Lesson]]:
+    """Remember what was solved. Return the folders of all solved lessons, and the lessons that are new."""
+    course = config.stash[_course]
+    passed = [outcome.lesson for outcome in outcomes if outcome.is_solved]
+    if config.option.solutions or config.option.submission:
+        return {lesson.folder for lesson in passed}, []
+    solved_before = progress.solved(course)
+    progress.note(course, passed, [outcome.lesson for outcome in outcomes if outcome.failures])
+    new = [lesson for lesson in passed if lesson.folder not in solved_before or len(outcomes) == 1]
+    return progress.solved(course), new

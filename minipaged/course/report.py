@@ -7,6 +7,7 @@ import shutil
 import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from .exercise import location, unwritten
 from .manifest import Course, Lesson
@@ -34,6 +35,21 @@ def report(course: Course, outcomes: list[Outcome], solved: set[str], new: list[
         served = "your block table, allocator and copies have served a real model"
         yield "green", f"All lessons are solved: {served}."
     yield "", ""
+
+
+def points(outcomes: list[Outcome]) -> list[dict[str, Any]]:
+    """Return the points of each lesson and check, as --json writes them."""
+    return [
+        {
+            "lesson": outcome.lesson.folder,
+            "title": outcome.lesson.title,
+            "solved": outcome.is_solved,
+            "points": outcome.num_passed,
+            "of": outcome.num_checks + outcome.num_skipped,
+            "checks": outcome.checks,
+        }
+        for outcome in outcomes
+    ]
 
 
 def progress_lines(course: Course, solved: set[str], outcomes: Sequence[Outcome] = ()) -> Iterator[Line]:

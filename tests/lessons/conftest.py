@@ -20,12 +20,13 @@ def run_lessons() -> Callable[..., tuple[int, str]]:
     return _run
 
 
-def _run(*arguments: str | Path) -> tuple[int, str]:
+def _run(*arguments: str | Path, same_process: bool = True) -> tuple[int, str]:
     printed = io.StringIO()
     before = dict(os.environ)
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
         plugins = ["-p", "no:cacheprovider", "-p", "no:benchmark", "-p", "no:xdist"]
-        code = pytest.main([*map(str, arguments), *plugins])
+        where = ["--same-process"] if same_process else []
+        code = pytest.main([*map(str, arguments), *where, *plugins])
     os.environ.clear()
     os.environ.update(before)
     return int(code), printed.getvalue()

@@ -1,0 +1,197 @@
+"""Watch what an exercise does to the process that grades it: files, processes, and the graders' own code.
+
+Python's audit events tell of files, processes and `gc`. A seal over the functions of pytest, of the tests and
+of this package shows what was exchanged. This keeps no native code out: see docs/lessons.md.
+"""
+
+from __future__ import annotations
+
+import builtins
+import os
+import sys
+import sysconfig
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType, FunctionType, ModuleType
+from typing import Any, NoReturn
+from unittest.mock import patch
+
+from .manifest import MANIFEST, Lesson
+from .progress import FILE
+
+_SEALED = ("minipaged", "pytest", "_pytest", "pluggy")  # packages
+_PROCESSES = (
+    "os.system",
+    "os.exec",
+    "os.posix_spawn",
+    "os.spawn",
+    "os.fork",
+    "os.forkpty",
+    "subprocess.Popen",
+)
+_WRITES = os.O_WRONLY | os.O_RDWR
+_FILES_OF_COURSE = (FILE, MANIFEST, "pytest.ini", "conftest.py")
+_MAX_DEPTH = 20_000  # calls within calls
+
+Seal = dict[tuple[str, str], tuple[object, ...]]
+
+
+class ForbiddenError(BaseException):
+    """An exercise did what no answer needs. Not an Exception: an exercise's `except` must not swallow it.
+
+    line: of the exercise, if it is known.
+    """
+
+    def __init__(self, fault: str, line: int | None = None) -> None:
+        self.line = line
+        super().__init__(fault)
+
+
+_judge: Callable[[str, tuple[Any, ...]], None] | None = None
+_is_installed = False
+
+
+@contextmanager
+def watched(
+    lesson: Lesson, submission: Path, tests: ModuleType, end: Callable[[ForbiddenError], NoReturn] | None
+) -> Iterator[Callable[[], None]]:
+    """Watch the exercise in here. Yields a function that raises ForbiddenError for what was done so far.
+
+    tests: the module whose tests grade it. end: called in place of raising, because an exercise may have
+    exchanged what becomes of an error.
+    """
+    global _judge, _is_installed
+    faults: list[ForbiddenError] = []
+    library = _library_folders()
+    trusted = (*_package_folders(), *library, *map(str, lesson.path.glob("test_*.py")))
+    graders_files = (*library, *(str(lesson.root.resolve() / name) for name in _FILES_OF_COURSE))
+    threads, seal = set(threading.enumerate()), _seal(tests)
+
+    def judge(event: str, arguments: tuple[Any, ...]) -> None:
+        fault = _fault(event, arguments, library, graders_files)
+        if fault and (frame := _frame_of_exercise(sys._getframe(2), trusted)) is not None:
+            faults.append(ForbiddenError(fault, frame.f_lineno))
+            raise faults[-1]
+
+    def verify() -> None:
+        try:
+            changed = _first_change(seal, _seal(tests))
+        except Exception:  # what this needs was exchanged
+            changed = "a builtin function"
+        if changed:
+            faults.append(ForbiddenError(f"exchanged {changed}, a part of the grader"))
+        elif any(_is_running(thread) for thread in set(threading.enumerate()) - threads):
+            faults.append(ForbiddenError("left a thread behind that goes on after the test"))
+        if faults:
+            if end is not None:
+                end(faults[0])
+            raise faults[0]
+
+    if not _is_installed:  # an audit hook stays for good
+        sys.addaudithook(lambda event, arguments: _judge(event, arguments) if _judge is not None else None)
+        _is_installed = True
+    _judge = judge
+    try:
+        with _bounded_recursion():
+            yield verify
+    finally:
+        _judge = None
+
+
+@contextmanager
+def _bounded_recursion() -> Iterator[None]:
+    """Let an exercise raise the limit of recursion, but not to a depth that fills the memory."""
+    before, set_limit = sys.getrecursionlimit(), sys.setrecursionlimit
+    try:
+        with patch.object(sys, "setrecursionlimit", lambda limit: set_limit(min(limit, _MAX_DEPTH))):
+            yield
+    finally:
+        set_limit(before)
+
+
+def _fault(event: str, arguments: tuple[Any, ...], library: tuple[str, ...], kept: tuple[str, ...]) -> str:
+    """Say what an audit event would do that no answer needs; "" for all others."""
+    if event.startswith("gc.get_"):
+        return f"called {event}, which finds the grader's own objects"
+    if event == "object.__setattr__" and arguments[1] == "__code__":
+        return f"exchanged the code of {getattr(arguments[0], '__qualname__', arguments[0])}"
+    if event in _PROCESSES:
+        return "started another process"
+    if event == "open" and isinstance(arguments[0], str):
+        path = os.path.realpath(arguments[0])
+        if arguments[2] & _WRITES and path.startswith(kept):
+            return f"wrote to {path}"
+        if path.startswith(library):
+            return f"read {path}, a file of the library that answers the lesson"
+    return ""
+
+
+def _frame_of_exercise(frame: FrameType | None, trusted: tuple[str, ...]) -> FrameType | None:
+    """Return the frame of the exercise that makes a call, through the standard library at most, or None.
+
+    The files that an import opens don't count.
+    """
+    standard = (sysconfig.get_path("stdlib"), "<frozen ")
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if frame.f_code.co_name == "_find_and_load" or file.startswith(trusted):
+            return None
+        if not file.startswith(standard):
+            return frame
+        frame = frame.f_back
+    return None
+
+
+def _library_folders() -> tuple[str, ...]:
+    """Return the folders of the library's code."""
+    import minipaged.kernels
+    import minipaged.reference
+
+    packages = (minipaged, minipaged.kernels, minipaged.reference)
+    return tuple(f"{Path(folder).resolve()}{os.sep}" for package in packages for folder in package.__path__)
+
+
+def _package_folders() -> tuple[str, ...]:
+    """Return the folders of installed packages."""
+    return sysconfig.get_path("purelib"), sysconfig.get_path("platlib")
+
+
+def _seal(tests: ModuleType) -> Seal:
+    """Return the functions, methods and classes of the grader with their code."""
+    modules = {name: m for name, m in sys.modules.items() if name.partition(".")[0] in _SEALED}
+    modules |= {tests.__name__: tests, "builtins": builtins}
+    seal: Seal = {("sys.modules", name): (id(module), None, module) for name, module in modules.items()}
+    for name, module in modules.items():
+        for attribute, value in list(vars(module).items()):
+            if "<locals>" in getattr(value, "__qualname__", "<locals>"):
+                continue  # no function or class, or one that pytest makes anew for each test
+            seal[name, attribute] = _identity(value)
+            if isinstance(value, type) and value.__module__ == name:
+                for member, method in list(vars(value).items()):
+                    if callable(method) or isinstance(method, property | classmethod | staticmethod):
+                        seal[name, f"{attribute}.{member}"] = _identity(method)
+    return seal
+
+
+def _identity(value: object) -> tuple[object, ...]:
+    code = value.__code__ if isinstance(value, FunctionType) else None
+    return id(value), id(code), value
+
+
+def _first_change(before: Seal, after: Seal) -> str:
+    """Return the name of the first thing that isn't what it was; "" if nothing has changed."""
+    for place, identity in before.items():
+        if place not in after or after[place][:2] != identity[:2]:
+            return ".".join(place)
+    return ""
+
+
+def _is_running(thread: threading.Thread) -> bool:
+    """Whether a thread goes on; one that is about to end is waited for."""
+    until = time.monotonic() + 0.5
+    while thread.is_alive() and time.monotonic() < until:
+        time.sleep(0.01)
+    return thread.is_alive()

@@ -1,0 +1,213 @@
+"""What an exercise may try instead of answering: each way fails, with a line that says what it did.
+
+Each is graded by `pytest lessons/` in a process of its own, as a teacher would.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from solutions import COURSE, as_submission, key_text
+
+LESSON = COURSE.find("3")
+START = LESSON.exercise_path.read_text()
+KEY = as_submission(LESSON, key_text(LESSON))
+
+
+def grade(file: Path, *options: str) -> tuple[int, str]:
+    """Grade a file as lesson 3: the exit code, and what was printed, in one line."""
+    command = [sys.executable, "-m", "pytest", str(LESSON.path), f"--submission={file}", *options]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    return ended.returncode, " ".join((ended.stdout + ended.stderr).split())
+
+
+def answering(body: str) -> str:
+    """The exercise with `body` in place of the first body to be written."""
+    return START.replace("        raise NotImplementedError", body, 1)
+
+
+CHEATS = {
+    "exit": (
+        START + "\nimport os\nos._exit(0)\n",
+        "ended the process that grades with exit code 0: no report is a failure",
+    ),
+    "exit in an answer": (answering("        __import__('os')._exit(0)"), "ended the process that grades"),
+    "key import": (
+        "from minipaged.reference.allocator import *\n",
+        r"got the library's own BlockAllocator.allocate why it is the answer key",
+    ),
+    "gc": (
+        START
+        + "\nimport gc, types\n"
+        + "for f in gc.get_objects():\n"
+        + "    if isinstance(f, types.FunctionType) and f.__name__.startswith('test_'):\n"
+        + "        f.__code__ = (lambda exercise: None).__code__\n",
+        r"called gc.get_objects, which finds the grader's own objects.*gc.py:91",
+    ),
+    "code of the tests": (
+        START
+        + "\nimport sys\n"
+        + "for m in list(sys.modules.values()):\n"
+        + "    for name, f in list(vars(m).items()):\n"
+        + "        if name.startswith('test_') and hasattr(f, '__code__'):\n"
+        + "            f.__code__ = (lambda exercise: None).__code__\n",
+        "exchanged the code of test_blocks_come_from_the_top_of_the_stack",
+    ),
+    "monkeypatching pytest": (
+        START
+        + "\nfrom _pytest.reports import TestReport\n"
+        + "real = TestReport.from_item_and_call\n"
+        + "def passed(item, call):\n"
+        + "    call.excinfo = None\n"
+        + "    return real(item, call)\n"
+        + "TestReport.from_item_and_call = passed\n",
+        "exchanged _pytest.reports.TestReport.from_item_and_call, a part of the grader",
+    ),
+    "monkeypatching the checks": (
+        START + "\nimport minipaged.course.checks\nminipaged.course.checks.check = lambda *a: None\n",
+        "exchanged minipaged.course.checks.check, a part of the grader",
+    ),
+    "reading the key": (
+        "import minipaged.reference, pathlib\n"
+        "key = pathlib.Path(minipaged.reference.__path__[0], 'allocator.py').read_text()\n"
+        "exec(key.replace('from .', 'from minipaged.reference.'))\n",
+        r"read \S*allocator.py, a file of the library that answers the lesson .*key.py:2",
+    ),
+    "a second copy of the key": (
+        "import importlib, minipaged.reference.allocator as key\n"
+        "BlockAllocator = importlib.reload(key).BlockAllocator\n",
+        r"read \S*allocator\S*.pyc?, a file of the library",
+    ),
+    "writing among the records": (
+        START
+        + "\nimport os\n"
+        + "for file in range(3, 64):\n"
+        + '    try: os.write(file, b\'{"exit_code": 0, "num_collected": 17}\\n\')\n'
+        + "    except OSError: pass\n",
+        "wrote among the grader's records",
+    ),
+    "writing the progress": (
+        START + f"\nopen({str(COURSE.root / '.progress.json')!r}, 'w').write('x')\n",
+        r"wrote to \S*.progress.json",
+    ),
+    "deep recursion": (
+        answering("        import sys; sys.setrecursionlimit(10**9); return self.allocate(num_blocks)"),
+        "got RecursionError: maximum recursion depth exceeded",
+    ),
+    "recursion in C": (
+        answering("        import ctypes; ctypes.string_at(0)"),
+        "ended the process that grades with SIGSEGV",
+    ),
+    "endless output": (
+        answering("        while True: print('x' * 1000)"),
+        "printed more than 4,000,000 bytes: a print in a loop that never ends?",
+    ),
+    "a thread left over": (
+        KEY + "\nimport threading, time\nthreading.Thread(target=time.sleep, args=[30]).start()\n",
+        "left a thread behind that goes on after the test",
+    ),
+    "sys.modules": (
+        START
+        + "\nimport sys, types\n"
+        + "sys.modules['minipaged.course.checks'] = types.ModuleType('minipaged.course.checks')\n",
+        "exchanged sys.modules.minipaged.course.checks, a part of the grader",
+    ),
+    "another process": (
+        START + "\nimport subprocess\nsubprocess.run(['cat', '/dev/null'])\n",
+        "started another process",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHEATS)
+def test_what_is_no_answer_fails_and_is_named(tmp_path: Path, name: str) -> None:
+    text, told = CHEATS[name]
+    file = tmp_path / f"{name.replace(' ', '_')}.py"
+    file.write_text(text)
+    code, printed = grade(file, "-x")
+    assert code == 1, printed
+    assert re.search(told, printed), printed
+    assert "Traceback" not in printed
+
+
+@pytest.mark.parametrize("name", ["conftest.py", "sitecustomize.py", "usercustomize.py"])
+def test_a_file_that_would_be_run_unasked_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("import os\nos._exit(0)\n")
+    (tmp_path / "mine.py").write_text(START)
+    code, printed = grade(tmp_path / "mine.py")
+    assert code == 4 and f"{name}: only the exercise is graded, remove this file" in printed
+
+
+def test_the_key_is_withheld_only_while_its_own_lesson_is_graded(tmp_path: Path) -> None:
+    """Lesson 5 uses the library's allocator, and so may its exercise."""
+    lesson = COURSE.find("5")
+    file = tmp_path / "mine.py"
+    file.write_text(as_submission(lesson, key_text(lesson)))
+    command = [sys.executable, "-m", "pytest", str(lesson.path), f"--submission={file}"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert ended.returncode == 0, ended.stdout
+
+
+def test_the_points_of_each_check_are_written(tmp_path: Path) -> None:
+    """--json and --junitxml agree with the report: in this exercise one body of three is right."""
+    file = tmp_path / "mine.py"
+    file.write_text(KEY.replace("def share", "def shared").replace("def free(", "def freed("))
+    points, junit = tmp_path / "points.json", tmp_path / "junit.xml"
+    code, printed = grade(file, f"--json={points}", f"--junitxml={junit}")
+    (lesson,) = json.loads(points.read_text())
+    passed = {check["check"].rpartition("::")[2] for check in lesson["checks"] if check["points"]}
+    assert code == 1 and not lesson["solved"] and lesson["lesson"] == "03_allocator"
+    assert {"test_all_or_nothing", "test_the_error_says_how_many"} <= passed
+    assert "test_double_free" not in passed
+    assert len(lesson["checks"]) == lesson["of"] == len(LESSON.test_functions())
+    assert lesson["points"] == len(passed) and f"{len(passed)} of {lesson['of']} checks pass" in printed
+    assert all(check["rule"] and ("got" in check) == (not check["points"]) for check in lesson["checks"])
+    suite = next(ElementTree.parse(junit).iter("testsuite"))
+    assert int(suite.attrib["tests"]) == lesson["of"]
+    assert int(suite.attrib["failures"]) == lesson["of"] - lesson["points"]
+
+
+def test_with_all_the_lessons_behind_a_cheat_are_graded_too(tmp_path: Path) -> None:
+    """In a course of its own, whose lesson 1 ends the process."""
+    copy = tmp_path / "lessons"
+    made = [str(Path(sys.executable).with_name("minipaged")), "lessons", "copy", str(copy)]
+    subprocess.run(made, check=True, capture_output=True)
+    for number in ("1", "2"):
+        lesson = COURSE.find(number)
+        text = as_submission(lesson, key_text(lesson)) + (
+            "\nimport os\nos._exit(0)\n" if number == "1" else ""
+        )
+        (copy / lesson.folder / "exercise.py").write_text(text)
+    folders = [str(copy / COURSE.find(number).folder) for number in ("1", "2")]
+    command = [sys.executable, "-m", "pytest", "--all", *folders]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=copy)
+    assert ended.returncode == 1
+    assert "✗  1" in ended.stdout and "✓  2" in ended.stdout, ended.stdout
+
+
+def test_an_edit_of_the_same_second_and_length_is_graded_as_it_is(tmp_path: Path) -> None:
+    """Bytecode in a cache is known by the second and the length of its text."""
+    from minipaged.course.exercise import load_exercise
+
+    file = tmp_path / "mine.py"
+    for value in (1, 2, 3):
+        file.write_text(f"answer = {value}\n")
+        assert load_exercise(file).answer == value
+
+
+def test_unsolved_lessons_import_no_torch() -> None:
+    """Only what is graded is imported: the first lesson that is not started ends a run."""
+    code = (
+        "import sys, pytest\n"
+        f"pytest.main([{str(COURSE.root)!r}, '--same-process', '-p', 'no:cacheprovider'])\n"
+        "print('imported:', sorted({'torch', 'triton', 'numba', 'numpy'} & set(sys.modules)))\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "imported: []" in ended.stdout, ended.stdout + ended.stderr
+    assert ended.stdout.count("\n") < 60
