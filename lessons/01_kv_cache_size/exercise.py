@@ -1,4 +1,4 @@
-"""1. The size of the KV cache: what one token costs, how many fit, and how much of it reservation wastes
+"""1. The size of the KV cache: what one token costs, how many blocks fit, and how much reservation wastes
 
 README.md explains it. Write each body that raises NotImplementedError; the rest is given.
 Grade it: pytest lessons/01_kv_cache_size    A hint: minipaged lessons hint 1
