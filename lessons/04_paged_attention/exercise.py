@@ -1,4 +1,4 @@
-"""4. Attention over blocks: fold scattered blocks into one softmax, a block at a time
+"""4. Attention over blocks: fold scattered blocks into one softmax, one block at a time
 
 README.md explains it. Write each body that raises NotImplementedError; the rest is given.
 Grade it: pytest lessons/04_paged_attention    A hint: minipaged lessons hint 4
