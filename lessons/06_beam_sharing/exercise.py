@@ -1,4 +1,4 @@
-"""6. Beams that share blocks: fork, prune and reorder beams by moving reference counts instead of memory
+"""6. Beams that share blocks: fork, prune and reorder beams by changing counts, with almost no copying
 
 README.md explains it. Write each body that raises NotImplementedError; the rest is given.
 Grade it: pytest lessons/06_beam_sharing    A hint: minipaged lessons hint 6
