@@ -290,6 +290,14 @@ def test_what_a_lesson_asks_for_is_said_briefly(hooks: ModuleType) -> None:
     assert hooks._briefly(["f", "g", "A.x", "h"]) == "`f`, `g` and 2 more"
 
 
+def test_a_folded_answer_is_markdown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("griffe", reason="the site's tools are missing: make docs")
+    monkeypatch.syspath_prepend(BUILD)
+    readme = tmp_path / "README.md"
+    readme.write_text("<details><summary>Why?</summary>\n\n`x` is 1.\n\n</details>\n")
+    assert '<details markdown="1"><summary>Why?</summary>' in load("sources").prose(readme)
+
+
 def test_a_line_about_two_arguments_is_parted() -> None:
     pytest.importorskip("griffe", reason="the site's tools are missing: make docs")
     text = "Do it, and: more.\n\nArgs:\n    a, b: [n], of\n        one dtype.\n    c: a, b: no.\n"
