@@ -59,7 +59,7 @@ def of_script(code: str) -> str:
 
 
 def _of_python(arguments: list[str], may_fail: bool = False) -> str:
-    """What Python prints with these arguments, or printed when the sources were as they are, without times."""
+    """What Python prints with these arguments, or printed when the sources were the same, less its times."""
     kept = MADE / "outputs" / f"{sha256((repr(arguments) + digest()).encode()).hexdigest()[:24]}.txt"
     if not kept.is_file():
         environment = os.environ | {"COLUMNS": "86", "NO_COLOR": "1", "PYTHONDONTWRITEBYTECODE": "1"}
