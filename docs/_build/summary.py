@@ -24,5 +24,5 @@ def summary(markdown: str) -> str:
     text = text.strip()
     if len(text) <= LONGEST:
         return text
-    end = max(text.rfind(stop, 0, LONGEST) for stop in (". ", "? ", ": "))
+    end = max(text.rfind(stop, 0, LONGEST) for stop in (". ", "? "))
     return text[: end + 1] if end > 0 else text[: text.rfind(" ", 0, LONGEST)] + " …"

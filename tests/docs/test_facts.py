@@ -140,7 +140,7 @@ def test_a_concept_ends_with_what_vllm_does_today(name: str) -> None:
         (DOCS / "concepts" / name).read_text(encoding="utf-8").rpartition("\n## Elsewhere\n")[2].split()
     )
     assert f"{version[1]} ({version[2]}" in end
-    assert end.endswith("[what became of PagedAttention](../history.md).")
+    assert end.endswith("Sources and dates: [what became of PagedAttention](../history.md).")
 
 
 def test_the_history_is_in_order() -> None:
