@@ -122,8 +122,8 @@ def merge_partials(partials: Sequence[Partial]) -> list[float]:
     """Attention over a context that was split into parts, from each part's result: [head_dim].
 
     This is how a long context is spread over many programs (flash decoding): each folds its own blocks,
-    and the parts are merged at the end by the same rescaling. A part without scores is neutral; where all
-    are, the result is zeros. The order of the parts doesn't matter.
+    and the parts are merged at the end by the same rescaling. A part without scores changes nothing. If no
+    part has scores, the result is zeros. The order of the parts doesn't matter.
     """
     maximum = max(partial.maximum for partial in partials)
     head_dim = len(partials[0].weighted)

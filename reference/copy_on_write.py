@@ -46,10 +46,10 @@ def copy_on_write(
 ) -> tuple[int, int] | None:
     """Make entry `index` of a table safe to write to (paper section 4.4).
 
-    Returns None where the block is the sequence's own; else repoints the entry to a new block, gives up one
-    use of the old one and returns the pair (source, destination) to hand to `copy_blocks` before anything is
-    written. Where no block is left, `allocate` raises OutOfBlocksError; a block that is not in use raises
-    ValueError. The table and all counts are then as they were.
+    Returns None if no other entry names the block. Otherwise takes a new block, writes it into the entry and
+    gives up one use of the old block. Returns the pair (source, destination): `copy_blocks` must copy it
+    before anything is written. If no block is left, `allocate` raises OutOfBlocksError. A block that is not
+    in use raises ValueError. The table and all counts are then as they were.
     """
     source = block_table[index]
     users = allocator.reference_count(source)
@@ -70,12 +70,12 @@ def num_available_after(shared: Iterable[int], allocator: SharingAllocator) -> i
 
 
 def independent_copies(pairs: Sequence[tuple[Place, Place]]) -> list[list[tuple[Place, Place]]]:
-    """Cut pairs that are meant one after the other into launches that may copy all of theirs at once.
+    """Cut an ordered list of pairs into launches that copy all of their pairs at once.
 
-    A block may be given up and taken again between two copies of a step: as a destination twice, or as a
-    source first and a destination later. A new launch begins where a pair writes what an earlier one of the
-    same launch reads or writes, or reads what it writes, and nowhere else. The pairs stay in their order. A
-    place is a block id, or whatever names a block where there are several pools.
+    A block may be given up and taken again between two copies of a step. It is then a destination twice, or
+    first a source and later a destination. A pair opens a new launch only if it writes a place that the
+    current launch reads or writes, or reads a place that the launch writes. The pairs stay in their order.
+    A place is a block id, or any other name of a block if there are several pools.
     """
     launches: list[list[tuple[Place, Place]]] = []
     read: set[Place] = set()

@@ -53,9 +53,9 @@ def blocks_that_fit(memory: int, block_size: int, token_bytes: int) -> int:
 
 
 def slots_reserved(lengths: Collection[int], max_length: int) -> int:
-    """Slots taken where each request gets room for the longest that it might become.
+    """Slots taken if each request reserves `max_length` slots at its start.
 
-    lengths: tokens of each request. Raises ValueError for one that is longer than `max_length`.
+    lengths: tokens of each request. Raises ValueError for a request that is longer than `max_length`.
     """
     if lengths and max(lengths) > max_length:
         raise ValueError(f"a request has {max(lengths)} tokens, max_length is {max_length}")
@@ -63,7 +63,7 @@ def slots_reserved(lengths: Collection[int], max_length: int) -> int:
 
 
 def slots_paged(lengths: Collection[int], block_size: int) -> int:
-    """Slots taken where each request gets blocks as it grows: only its last one may have empty slots.
+    """Slots taken if each request takes blocks as it grows: only its last block may have empty slots.
 
     lengths: tokens of each request. Raises ValueError for a block size that is not a positive integer.
     """
@@ -72,8 +72,8 @@ def slots_paged(lengths: Collection[int], block_size: int) -> int:
 
 
 def share_wasted(lengths: Collection[int], num_slots: int) -> float:
-    """The share, 0.0 to 1.0, of the `num_slots` slots taken that hold no token; 0.0 where none is taken.
+    """The share, 0.0 to 1.0, of the `num_slots` taken slots that hold no token.
 
-    lengths: tokens of each request.
+    lengths: tokens of each request. Returns 0.0 if no slot is taken.
     """
     return (num_slots - sum(lengths)) / num_slots if num_slots else 0.0

@@ -146,6 +146,34 @@ def step(axes: Any) -> None:
     axes.text(0.12, -len(STEP) / 2 + 0.5, "the next step", rotation=90, ha="center", va="center", fontsize=8)
 
 
+def card(axes: Any) -> None:
+    """What a shared link shows: the name, and a block table that points into a pool."""
+    axes.set(xlim=(0, 12), ylim=(0, 6.3))
+    axes.axis("off")
+    axes.text(0.7, 5.2, "minipaged", size=44, weight="bold", color=BLUE)
+    axes.text(0.7, 4.45, "PagedAttention you can run", size=22, color="#444444")
+    blocks = {4: 0, 0: 1, 7: 2}  # physical: logical
+    for block in range(8):
+        colour = ORANGE if block in blocks else GREY
+        axes.add_patch(pyplot.Rectangle((0.7 + 1.35 * block, 0.6), 1.2, 0.9, color=colour, alpha=0.85))
+        axes.text(1.3 + 1.35 * block, 1.05, str(block), size=16, ha="center", va="center", color="white")
+    for block, logical in blocks.items():
+        axes.add_patch(pyplot.Rectangle((4.4 + 1.1 * logical, 2.9), 1, 0.8, color=BLUE))
+        axes.text(4.9 + 1.1 * logical, 3.3, str(block), size=16, ha="center", va="center", color="white")
+        start, end = (4.9 + 1.1 * logical, 2.85), (1.3 + 1.35 * block, 1.55)
+        axes.annotate("", end, start, arrowprops={"arrowstyle": "->", "color": BLUE, "lw": 2})
+    axes.text(0.7, 3.2, "a block table", size=18, color="#444444")
+    axes.text(0.7, 0.1, "a pool of blocks", size=18, color="#444444")
+
+
+def draw_card() -> None:
+    """Draw the card, 1,200 by 630 pixels."""
+    figure = pyplot.figure(figsize=(12, 6.3), dpi=100)
+    card(figure.add_axes((0, 0, 1, 1)))
+    figure.savefig(outputs.CARD, facecolor="white", metadata={"Software": None})
+    pyplot.close(figure)
+
+
 FIGURES: list[Callable[[Any], None]] = [waste, reservation, cache_size, rates, step]
 HEIGHTS = {step: 4.6}  # inches, where it is another than 3.4
 
@@ -153,7 +181,9 @@ HEIGHTS = {step: 4.6}  # inches, where it is another than 3.4
 def main() -> None:
     """Draw all figures, unless they are there and the sources the same."""
     paths = {draw: outputs.FIGURES / f"{draw.__name__}.svg" for draw in FIGURES}
-    if outputs.is_fresh(outputs.FIGURES, __file__) and all(path.is_file() for path in paths.values()):
+    if outputs.is_fresh(outputs.FIGURES, __file__) and all(
+        path.is_file() for path in [*paths.values(), outputs.CARD]
+    ):
         return
     matplotlib.rcParams.update({"font.family": "sans-serif", "font.size": 10, "svg.hashsalt": "minipaged",
                                 "axes.spines.top": False, "axes.spines.right": False})  # fmt: skip
@@ -163,6 +193,7 @@ def main() -> None:
         draw(axes)
         figure.savefig(path, metadata={"Date": None}, transparent=True)
         pyplot.close(figure)
+    draw_card()
     outputs.made(outputs.FIGURES, __file__)
 
 

@@ -47,6 +47,7 @@ import glossary_page  # noqa: E402
 import outputs  # noqa: E402
 import results  # noqa: E402
 import sources  # noqa: E402
+from summary import summary  # noqa: E402
 
 from minipaged.course.manifest import Course, Lesson  # noqa: E402
 
@@ -105,7 +106,7 @@ def on_files(files: Files, config: Any) -> Files:
         add(files, config, f"assets/katex/fonts/{font.name}", font)
     for name in ("replay.js", "block_view.js", "block_view.css"):
         add(files, config, f"assets/{name}", ROOT / "minipaged" / "view" / name)
-    for path in sorted([*outputs.TRACES.glob("*.jsonl"), *outputs.FIGURES.glob("*.svg")]):
+    for path in sorted([*outputs.TRACES.glob("*.jsonl"), *outputs.FIGURES.glob("*.svg"), outputs.CARD]):
         add(files, config, f"assets/made/{path.name}", path)
     glossary = glossary_page.page(HERE / "glossary.md")
     files.append(File.generated(config, "glossary.md", content=glossary))
@@ -135,6 +136,7 @@ def add(files: Files, config: Any, uri: str, path: Path) -> None:
 def on_page_markdown(markdown: str, page: Page, config: Any, files: Files) -> str:
     """Carry out what the page asks for."""
     here = Here(page)
+    page.meta.setdefault("description", summary(markdown))
     if re.search(r"^\{\{ (twins|lessons)\b", markdown, re.MULTILINE):
         page.meta.setdefault("hide", []).append("toc")  # two columns of code, and a wide table, need the room
     markdown = CELL.sub(lambda match: here.cell(match[1]), markdown)

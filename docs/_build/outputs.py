@@ -6,6 +6,7 @@ Commands are run again only when the sources have changed: their output is kept 
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -19,7 +20,9 @@ ROOT = Path(__file__).parents[2]
 MADE = Path(__file__).parent / "made"
 TRACES = MADE / "traces"
 FIGURES = MADE / "figures"
+CARD = FIGURES / "card.png"  # the picture that a shared link shows
 BUILT = MADE / "built"  # its time is when the build of site/ began
+TIMES = re.compile(r"\b\d[\d,.]*(?= (tokens/s|s|ms|µs)\b)")
 SOURCES = ("minipaged", "reference", "kernels", "lessons", "benchmarks")
 
 
@@ -56,7 +59,7 @@ def of_script(code: str) -> str:
 
 
 def _of_python(arguments: list[str], may_fail: bool = False) -> str:
-    """What Python prints with these arguments, or printed when the sources were as they are."""
+    """What Python prints with these arguments, or printed when the sources were the same, less its times."""
     kept = MADE / "outputs" / f"{sha256((repr(arguments) + digest()).encode()).hexdigest()[:24]}.txt"
     if not kept.is_file():
         environment = os.environ | {"COLUMNS": "86", "NO_COLOR": "1", "PYTHONDONTWRITEBYTECODE": "1"}
@@ -72,7 +75,12 @@ def _of_python(arguments: list[str], may_fail: bool = False) -> str:
             raise ValueError(f"exit code {done.returncode}: {done.stderr[-500:]}")
         kept.parent.mkdir(parents=True, exist_ok=True)
         kept.write_text("\n".join(line.rstrip() for line in done.stdout.splitlines()).strip("\n"))
-    return kept.read_text()
+    return without_times(kept.read_text())
+
+
+def without_times(text: str) -> str:
+    """The text with "…" for each time and speed: those are of the machine that builds the site."""
+    return TIMES.sub("…", text)
 
 
 @cache

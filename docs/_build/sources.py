@@ -47,8 +47,12 @@ def page(path: Path) -> str:
 
 
 def prose(path: Path) -> str:
-    """A page that is a Markdown file from elsewhere in the repository. Shapes are no links in it."""
-    return f"---\n{UNSEARCHED}---\n\n" + as_code(path.read_text(encoding="utf-8"))
+    """A page that is a Markdown file from elsewhere in the repository. Shapes are no links in it.
+
+    A folded answer is Markdown too: GitHub reads it as such, and Python-Markdown only with the attribute.
+    """
+    text = path.read_text(encoding="utf-8").replace("<details>", '<details markdown="1">')
+    return f"---\n{UNSEARCHED}---\n\n" + as_code(text)
 
 
 def fenced(opening: str, text: str) -> str:

@@ -1,4 +1,4 @@
-"""2. The block table: translate a token's position into its place in the pool, as a page table does
+"""2. The block table: translate a position in a sequence into a slot of the pool, as a page table does
 
 README.md explains it. Write each body that raises NotImplementedError; the rest is given.
 Grade it: pytest lessons/02_block_table    A hint: minipaged lessons hint 2

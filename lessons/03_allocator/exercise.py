@@ -1,4 +1,4 @@
-"""3. The allocator: hand out blocks from a free stack, count their users, and never do half of anything
+"""3. The allocator: hand out blocks from a free stack and count their users, all or nothing
 
 README.md explains it. Write each body that raises NotImplementedError; the rest is given.
 Grade it: pytest lessons/03_allocator    A hint: minipaged lessons hint 3

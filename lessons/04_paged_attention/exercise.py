@@ -1,4 +1,4 @@
-"""4. Attention over blocks: fold scattered blocks into one softmax, a block at a time
+"""4. Attention over blocks: fold scattered blocks into one softmax, one block at a time
 
 README.md explains it. Write each body that raises NotImplementedError; the rest is given.
 Grade it: pytest lessons/04_paged_attention    A hint: minipaged lessons hint 4
@@ -66,8 +66,8 @@ def merge_partials(partials: Sequence[Partial]) -> list[float]:
     """Attention over a context that was split into parts, from each part's result: [head_dim].
 
     This is how a long context is spread over many programs (flash decoding): each folds its own blocks,
-    and the parts are merged at the end by the same rescaling. A part without scores is neutral; where all
-    are, the result is zeros. The order of the parts doesn't matter.
+    and the parts are merged at the end by the same rescaling. A part without scores changes nothing. If no
+    part has scores, the result is zeros. The order of the parts doesn't matter.
     """
     raise NotImplementedError
 

@@ -1,4 +1,4 @@
-"""6. Beams that share blocks: fork, prune and reorder beams by moving reference counts instead of memory
+"""6. Beams that share blocks: fork, prune and reorder beams by changing counts, with almost no copying
 
 README.md explains it. Write each body that raises NotImplementedError; the rest is given.
 Grade it: pytest lessons/06_beam_sharing    A hint: minipaged lessons hint 6
@@ -41,11 +41,11 @@ def copies_needed(
 def fork_beams(
     block_tables: Sequence[BlockTable], parents: Iterable[int], allocator: SharingAllocator
 ) -> list[BlockTable]:
-    """New beam i gets a table of its own that names the blocks of beam `parents[i]`; the old are given up.
+    """Give new beam i its own table with the blocks of beam `parents[i]`, and give up the old tables.
 
-    A parent named several times is forked, one not named is pruned. Counts move and nothing is copied, for a
-    caller that does copy-on-write before each write. It needs no block, so it never runs out of them. Raises
-    ValueError as `reorder_beams` does; nothing has changed then.
+    A parent that is named several times is forked. A beam that is not named is pruned. Only counts change:
+    the caller does copy-on-write before each write. It takes no block, so it cannot run out of blocks.
+    Raises ValueError as `reorder_beams` does, and has then changed nothing.
     """
     raise NotImplementedError
 
@@ -55,14 +55,14 @@ def reorder_beams(
 ) -> tuple[list[BlockTable], list[tuple[int, int]]]:
     """Replace a request's beams by new ones: new beam i continues beam `parents[i]` (paper section 4.4).
 
-    A parent named several times is forked, one not named is pruned; there may be more or fewer new beams
-    than old ones. In the order of the new beams, each whose last block has an empty slot then gets a copy of
-    that block, unless it is alone in it by then. Returns the tables of the new beams, and the pairs (source,
-    destination) to hand to `copy_blocks` before anything is written. The old tables are given up, and must
-    not be used again.
+    A parent that is named several times is forked. A beam that is not named is pruned. There may be more or
+    fewer new beams than old ones. Each new beam whose last block has an empty slot gets a copy of that
+    block, in the order of the new beams, unless no other table names the block by then. Returns the tables
+    of the new beams and the pairs (source, destination): `copy_blocks` must copy them before anything is
+    written. The old tables are given up, and must not be used again.
 
-    Raises ValueError for a parent that isn't there or tables whose blocks aren't in use, and
-    OutOfBlocksError where the blocks don't suffice for the copies; nothing has changed then.
+    Raises ValueError for a parent that isn't there and for tables whose blocks aren't in use. Raises
+    OutOfBlocksError if there are too few blocks for the copies. Nothing has changed then.
     """
     raise NotImplementedError
 

@@ -1,4 +1,4 @@
-"""8. Swap or recompute: take blocks away from a request, and give them back with nothing lost
+"""8. Swap or recompute: take the blocks of a request away, and bring them back with nothing lost
 
 README.md explains it. Write each body that raises NotImplementedError; the rest is given.
 Grade it: pytest lessons/08_swap_or_recompute    A hint: minipaged lessons hint 8

@@ -1,4 +1,4 @@
-"""9. The scheduler: decide before every step who computes what: continuous batching under a budget
+"""9. The scheduler: decide before each step which sequence computes what: continuous batching within a budget
 
 README.md explains it. Write each body that raises NotImplementedError; the rest is given.
 Grade it: pytest lessons/09_scheduler    A hint: minipaged lessons hint 9

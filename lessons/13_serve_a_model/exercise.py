@@ -1,4 +1,4 @@
-"""13. Serve a real model: your block table, allocator and copy-on-write under a real engine
+"""13. Serve a real model: run a real engine on your block table, allocator and copy-on-write
 
 README.md explains it. Write each body that raises NotImplementedError; the rest is given.
 Grade it: pytest lessons/13_serve_a_model    A hint: minipaged lessons hint 13

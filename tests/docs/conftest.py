@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
+import os
 import random
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +17,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from filelock import FileLock
 
 from minipaged import LLM, BeamSearchParams, SamplingParams
 from minipaged.engine.engine import LLMEngine
@@ -21,6 +26,9 @@ from minipaged.engine.schedule import Schedule
 from minipaged.view.page import write_page
 from minipaged.view.trace import Trace
 
+ROOT = Path(__file__).parents[2]
+BUILD = ROOT / "docs" / "_build"
+AXE = BUILD / "node_modules" / "axe-core" / "axe.min.js"
 VOCAB = 128
 BLOCK_BYTES = 4 * 2 * 2 * 2 * 8 * 8  # 4 slots; K and V, 2 layers, 2 KV heads of 8, float64
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -228,3 +236,40 @@ def open_trace(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
     for context in contexts:
         context.close()
     assert noise == []
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the built site: the one of `make docs` while it is as new as what it is made of, else
+    built once, whatever the number of workers."""
+    needed = [BUILD / "node_modules" / "pyodide", AXE, BUILD / "made" / "traces" / "beams.jsonl",
+              BUILD / "made" / "figures" / "waste.svg"]  # fmt: skip
+    if importlib.util.find_spec("mkdocs") is None or not all(path.exists() for path in needed):
+        pytest.skip("the site's tools, or what it is made of, are missing: make docs")
+    if is_built():
+        return ROOT / "site"
+    shared = tmp_path_factory.getbasetemp()
+    shared = shared.parent if "PYTEST_XDIST_WORKER" in os.environ else shared
+    folder = shared / "site"
+    with FileLock(shared / "site.lock"):
+        if not (folder / "built").is_file():
+            command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-d", str(folder)]
+            environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+            done = subprocess.run(
+                command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+            )
+            assert done.returncode == 0, done.stdout + done.stderr
+            (folder / "built").touch()
+    return folder
+
+
+def is_built() -> bool:
+    """Whether site/ was built without a warning, and nothing that it is made of has changed since."""
+    stamp = BUILD / "made" / "built"
+    if not stamp.is_file() or not (ROOT / "site" / "index.html").is_file():
+        return False
+    folders = [ROOT / name for name in ("docs", "minipaged", "reference", "kernels", "lessons", "benchmarks")]
+    inputs = [ROOT / "mkdocs.yml", *(path for folder in folders for path in folder.rglob("*"))]
+    ignored = {"node_modules", "made", "__pycache__"}
+    files = [path for path in inputs if path.is_file() and not ignored & set(path.parts)]
+    return max(path.stat().st_mtime for path in files) < stamp.stat().st_mtime

@@ -6,10 +6,7 @@ import functools
 import http.server
 import importlib.util
 import logging
-import os
 import re
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,7 +18,6 @@ from typing import Any
 from urllib.parse import unquote, urljoin, urlsplit
 
 import pytest
-from filelock import FileLock
 
 ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "docs" / "_build"
@@ -34,49 +30,13 @@ KINDS = {
     "lessons": "lessons.html",
     "api": "api/reference.html",
     "glossary": "glossary.html",
+    "history": "history.html",
     "trace": "trace.html",
     "source": "source/reference/allocator.html",
     "lesson": "source/lessons/05_copy_on_write/task.html",
 }
 TABLE = "BlockTable(block_size=4, blocks=[11, 12], num_tokens=6) one of its slots: 49"
 LOADING = 60_000  # milliseconds, for 13 MB of Python to be compiled on a busy machine
-
-
-@pytest.fixture(scope="session")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the built site: the one of `make docs` while it is as new as what it is made of, else
-    built once, whatever the number of workers."""
-    needed = [BUILD / "node_modules" / "pyodide", AXE, BUILD / "made" / "traces" / "beams.jsonl",
-              BUILD / "made" / "figures" / "waste.svg"]  # fmt: skip
-    if importlib.util.find_spec("mkdocs") is None or not all(path.exists() for path in needed):
-        pytest.skip("the site's tools, or what it is made of, are missing: make docs")
-    if is_built():
-        return ROOT / "site"
-    shared = tmp_path_factory.getbasetemp()
-    shared = shared.parent if "PYTEST_XDIST_WORKER" in os.environ else shared
-    folder = shared / "site"
-    with FileLock(shared / "site.lock"):
-        if not (folder / "built").is_file():
-            command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-d", str(folder)]
-            environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
-            done = subprocess.run(
-                command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-            )
-            assert done.returncode == 0, done.stdout + done.stderr
-            (folder / "built").touch()
-    return folder
-
-
-def is_built() -> bool:
-    """Whether site/ was built without a warning, and nothing that it is made of has changed since."""
-    stamp = BUILD / "made" / "built"
-    if not stamp.is_file() or not (ROOT / "site" / "index.html").is_file():
-        return False
-    folders = [ROOT / name for name in ("docs", "minipaged", "reference", "kernels", "lessons", "benchmarks")]
-    inputs = [ROOT / "mkdocs.yml", *(path for folder in folders for path in folder.rglob("*"))]
-    ignored = {"node_modules", "made", "__pycache__"}
-    files = [path for path in inputs if path.is_file() and not ignored & set(path.parts)]
-    return max(path.stat().st_mtime for path in files) < stamp.stat().st_mtime
 
 
 class Html(HTMLParser):
@@ -288,6 +248,14 @@ def test_a_broken_line_goes_on_further_in(hooks: ModuleType, line: str, column: 
 def test_what_a_lesson_asks_for_is_said_briefly(hooks: ModuleType) -> None:
     assert hooks._briefly(["f", "A.x", "A.y", "g"]) == "`f`, `A` (2 methods), `g`"
     assert hooks._briefly(["f", "g", "A.x", "h"]) == "`f`, `g` and 2 more"
+
+
+def test_a_folded_answer_is_markdown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("griffe", reason="the site's tools are missing: make docs")
+    monkeypatch.syspath_prepend(BUILD)
+    readme = tmp_path / "README.md"
+    readme.write_text("<details><summary>Why?</summary>\n\n`x` is 1.\n\n</details>\n")
+    assert '<details markdown="1"><summary>Why?</summary>' in load("sources").prose(readme)
 
 
 def test_a_line_about_two_arguments_is_parted() -> None:
@@ -519,14 +487,28 @@ def test_formulas_are_drawn(visit: Callable[..., Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "word, found",
-    [("fragmentation", "concepts/fragmentation.html"), ("반갑습니다", "tutorials/walkthrough.html")],
+    "words, found",
+    [
+        ("fragmentation", "concepts/fragmentation.html"),
+        ("반갑습니다", "tutorials/walkthrough.html"),
+        ("안녕하세요", "tutorials/walkthrough.html"),
+        ("CoW", "concepts/copy_on_write.html"),
+        ("copy on write", "concepts/copy_on_write.html"),
+        ("quantization", "concepts/kv_cache.html"),
+        ("page table", "concepts/block_table.html"),
+        ("prefix cache", "concepts/prefix_cache.html"),
+        ("vAttention", "history.html"),
+    ],
 )
-def test_the_search_finds_english_and_korean(visit: Callable[..., Any], word: str, found: str) -> None:
+def test_the_search_finds_the_page_on_the_topic_first(
+    visit: Callable[..., Any], words: str, found: str
+) -> None:
     page = visit("index.html", viewport={"width": 1280, "height": 900})
     page.keyboard.press("/")
-    page.keyboard.insert_text(word)  # as a mouse pastes it: no key is pressed
-    page.locator(f'.md-search-result__link[href*="{found}"]').first.wait_for()
+    page.keyboard.insert_text(words)  # as a mouse pastes it: no key is pressed
+    results = page.locator(".md-search-result__item > .md-search-result__link")
+    results.first.wait_for()
+    assert found in results.first.get_attribute("href")
 
 
 def test_the_home_page_is_light(visit: Callable[..., Any], browser: Any, address: str) -> None:

@@ -63,7 +63,7 @@ def updated(page: str, tool: str, version: str, rows: list[dict[str, Any]]) -> s
     by_tool = {section.split()[0]: section.rstrip() for section in sections}
     if by_tool.get(tool, f"{tool} {version}\n").partition("\n")[0] == f"{tool} {version}":
         by_tool[tool] = f"{tool} {version}\n\n{table(rows)}".rstrip()
-    return "\n## ".join([INTRODUCTION, *(by_tool[tool] + "\n" for tool in sorted(by_tool, reverse=True))])
+    return "\n## ".join([INTRODUCTION, *(by_tool[tool] + "\n" for tool in sorted(by_tool))])
 
 
 def update_page(tool: str, version: str, rows: list[dict[str, Any]]) -> None:
@@ -100,7 +100,7 @@ def test_every_numba_kernel_compiles_to_ptx_with_8_byte_stores():
     assert {row["target"] for row in report["rows"]} == {"cuda 80", "cuda 90"}
     assert {row["widest_store"] for row in report["rows"]} == {64}
     assert not any(row["spilled"] for row in report["rows"])
-    update_page("Numba", report["version"], report["rows"])
+    update_page("numba-cuda", report["version"], report["rows"])
 
 
 ROW = {"kernel": "k", "call": "c", "dtype": "float16", "target": "cuda 90"}
@@ -111,7 +111,7 @@ def test_a_section_is_renewed_by_the_version_that_wrote_it_and_no_other():
     page = updated("", "Triton", "3.9.0", [ROW])
     assert page.endswith("\n## Triton 3.9.0\n\n| kernel | launched for | dtype | cuda 90 |\n"
                          "| --- | --- | --- | --- |\n| `k` | c | float16 | 32, 0, 64 |\n")  # fmt: skip
-    both = updated(page, "Numba", "0.30", [ROW])
+    both = updated(page, "numba-cuda", "0.30", [ROW])
     assert both.startswith(page)
     changed = [ROW | {"registers": 33}]
     assert updated(both, "Triton", "3.8.0", changed) == both

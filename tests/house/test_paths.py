@@ -19,7 +19,6 @@ MADE_ELSEWHERE = {
     "exercise.py": "the learner's",
     "conftest.py": "of pytest",
     "setup.py": "of setuptools",
-    "single_type_kv_cache_manager.py": "of vLLM",
 }
 
 
