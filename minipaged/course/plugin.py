@@ -66,11 +66,11 @@ def exercise(request: pytest.FixtureRequest) -> ModuleType:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Sort lessons as the manifest does, and their tests as their file does."""
+    """Sort lessons and their parts as the manifest does, and their tests as their file does."""
     if _course not in config.stash:  # pytest started in another folder and loaded these hooks too late
         raise pytest.UsageError(_BY_THEMSELVES)
     outcomes = config.stash[_outcomes]
-    items.sort(key=lambda item: _lesson(item).number)
+    items.sort(key=lambda item: (_lesson(item).number, _lesson(item).part_number(item.path.name)))
     for item in items:
         lesson = _lesson(item)
         outcomes.setdefault(lesson.folder, Outcome(lesson, _submission(config, lesson)))
@@ -101,16 +101,17 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     """Count a test that passed, and explain one that failed."""
     result: Any = yield
     outcome = item.config.stash[_outcomes][_lesson(item).folder]
+    tally = outcome.of(item.path.name)
     if result.skipped:
-        outcome.num_skipped += 1
+        tally.num_skipped += 1
     elif result.failed and call.excinfo is not None:
         rule = " ".join(str(getattr(item, "obj", item).__doc__ or item.name).split())
         failure = explain(call.excinfo.value, rule, outcome)
-        outcome.failures.append(failure)
+        tally.failures.append(failure)
         result.user_properties.append(("why", failure.why))
     elif call.when == "call":
-        outcome.num_passed += 1
-        outcome.ran.add(getattr(item, "originalname", item.name))
+        tally.num_passed += 1
+        tally.ran.add(getattr(item, "originalname", item.name))
     return result
 
 
@@ -140,6 +141,7 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pyte
         new: list[Lesson] = []
     else:
         progress.note(course, passed, failed)
+        progress.note_parts(course, outcomes)
         solved = progress.solved(course)
         new = [lesson for lesson in passed if lesson.folder not in solved_before or len(outcomes) == 1]
     for style, text in report(course, outcomes, solved, new):
@@ -181,6 +183,8 @@ def _leave_out(item: pytest.Item) -> None:
         named = {_lesson(other).folder for other in item.session.items}
         if any(outcomes[folder].is_started for folder in named):
             pytest.skip(f"lesson {lesson.number} is not started (--all grades every lesson)")
+    if part := own.part_before(item.path.name):
+        pytest.skip(f"{part.title} comes first (--all grades every part)")
     for outcome in outcomes.values():
         if outcome.failures and outcome.lesson.number < lesson.number:
             pytest.skip(f"lesson {outcome.lesson.number} comes first (--all grades every lesson)")
