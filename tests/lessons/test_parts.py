@@ -79,7 +79,7 @@ def test_a_failure_of_part_one_comes_first_and_part_two_is_left_out(course: Cour
 
 def test_all_grades_part_two_too_and_still_shows_part_one_first(course: Course, run_lessons: Run) -> None:
     text = START.partition(CUT)[0] + CUT + KEY.partition(CUT)[2]
-    text = text.replace("return hits\n", "return None\n")  # part 1 is not written, part 2 answers wrongly
+    text = text.replace("= allocator\n", "= allocator.gone\n")  # part 1 is not written, part 2 is wrong
     code, printed = grade(run_lessons, course, text, "--all")
     assert code == 1 and f"✗ the chain 0 of {NUM_CHAIN} checks pass ✗ the cache 0 of {NUM_CACHE}" in printed
     assert "part 1, the chain chain_hash is not written yet" in printed
