@@ -54,7 +54,8 @@ class Tally:
 
     def passes(self, functions: set[str]) -> bool:
         """All of these tests ran, not only some that were asked for, and passed."""
-        return not self.failures and not self.num_skipped and self.ran >= functions
+        all_ran = bool(self.ran) and self.ran >= functions and not self.num_skipped
+        return all_ran and not self.failures
 
 
 @dataclass
