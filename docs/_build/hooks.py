@@ -309,7 +309,13 @@ class Here:
 
 
 def _names(lesson: Lesson) -> str:
-    return ", ".join(f"`{name}`" for name in lesson.write)
+    """What is to be written, the names of each part after its title."""
+    groups = {f"in part {i}, {part.title}, ": part.write for i, part in enumerate(lesson.parts, start=1)}
+    names = [
+        title + ", ".join(f"`{name}`" for name in write)
+        for title, write in (groups or {"": lesson.write}).items()
+    ]
+    return "; ".join(names)
 
 
 def _briefly(names: Sequence[str], most: int = 3) -> str:

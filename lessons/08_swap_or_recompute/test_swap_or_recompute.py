@@ -9,7 +9,8 @@ from typing import Any
 
 from minipaged.course.checks import TensorItem, check, check_raises, check_true, only_for, trying
 from minipaged.reference.allocator import BlockAllocator, OutOfBlocksError
-from minipaged.reference.prefix_cache import PrefixCache, PrefixChain
+from minipaged.reference.prefix_cache import PrefixCache
+from minipaged.reference.prefix_chain import PrefixChain
 
 
 def counts(pool: Any, number: int) -> list[int]:

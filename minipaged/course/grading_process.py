@@ -2,7 +2,7 @@
 
 An exercise runs with all rights of the process that grades it, and may end that process, fill its memory or
 write anywhere. So pytest itself runs in another process and takes over only records that begin with a token.
-The token goes to the grader before the exercise is imported. The grader is in grader.py.
+The token goes to the grader before the exercise is imported. Its main program is grader_main.py.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def graded(arguments: list[str], skip: list[str]) -> Iterator[Record]:
     token = secrets.token_hex(16)
     read_end, write_end = os.pipe()
     # -E: no PYTHONPATH. -P: no module from the working folder.
-    command = [sys.executable, "-E", "-P", "-c", "from minipaged.course.grader import main; main()"]
+    command = [sys.executable, "-E", "-P", "-c", "from minipaged.course.grader_main import main; main()"]
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     child = subprocess.Popen(
         command,

@@ -10,7 +10,7 @@ from typing import Any
 
 from .checks import WrongAnswerError, describe, last_attempt, reason_for_error
 from .exercise import is_untouched
-from .manifest import Lesson
+from .manifest import Lesson, Part
 from .raised import chain, innermost_line, is_file
 from .time_limit import TimeLimitError
 from .watch import ForbiddenError
@@ -42,11 +42,9 @@ class Failure:
 
 
 @dataclass
-class Outcome:
-    """The tests of one lesson that ran, and what follows: is it solved, is it started, what to show."""
+class Tally:
+    """The tests of one file that ran."""
 
-    lesson: Lesson
-    submission: Path | None  # the file that was graded; None for the answer key
     num_passed: int = 0
     num_skipped: int = 0
     ran: set[str] = field(default_factory=set)  # names of test functions
@@ -75,10 +73,71 @@ class Outcome:
         """Tests that ran."""
         return self.num_passed + len(self.failures)
 
+    def passes(self, functions: set[str]) -> bool:
+        """All of these tests ran, not only some that were asked for, and passed."""
+        all_ran = bool(self.ran) and self.ran >= functions and not self.num_skipped
+        return all_ran and not self.failures
+
+
+@dataclass
+class Outcome:
+    """The tests of one lesson that ran, and what follows: is it solved, is it started, what to show."""
+
+    lesson: Lesson
+    submission: Path | None  # the file that was graded; None for the answer key
+    tallies: dict[str, Tally] = field(default_factory=dict)  # by test file, in the order of the parts
+    new_parts: list[Part] = field(default_factory=list)  # those that passed for the first time
+
+    def of(self, tests: str) -> Tally:
+        """Return the tally of a test file."""
+        return self.tallies.setdefault(tests, Tally())
+
+    def note(self, report: Any) -> None:
+        """Add pytest's report of one test to the tally of its file."""
+        self.of(report.tests).note(report)
+
+    @property
+    def total(self) -> Tally:
+        """The tally of all tests of the lesson, the failures of the first part first."""
+        total = Tally()
+        for tally in self.tallies.values():
+            total.num_passed += tally.num_passed
+            total.num_skipped += tally.num_skipped
+            total.ran |= tally.ran
+            total.failures += tally.failures
+            total.checks += tally.checks
+        return total
+
+    @property
+    def failures(self) -> list[Failure]:
+        """Why tests failed, those of the first part first."""
+        return self.total.failures
+
+    @property
+    def num_checks(self) -> int:
+        """Tests that ran."""
+        return self.total.num_checks
+
     @property
     def is_solved(self) -> bool:
-        """All tests of the lesson ran, not only some that were asked for, and passed."""
-        return not self.failures and not self.num_skipped and self.ran >= self.lesson.test_functions()
+        """Whether all tests of the lesson ran and passed."""
+        return self.total.passes(self.lesson.test_functions())
+
+    def passes(self, part: Part) -> bool:
+        """Whether all tests of a part ran and passed."""
+        return self.of(part.tests).passes(self.lesson.test_functions(part.tests))
+
+    @property
+    def failed_part(self) -> Part | None:
+        """The first part with a failure. None if none failed, or if the lesson has no parts."""
+        return next((part for part in self.lesson.parts if self.of(part.tests).failures), None)
+
+    def part_before(self, tests: str) -> Part | None:
+        """Return the failed part, if a test file grades a later one."""
+        failed = self.failed_part
+        if failed is None or self.lesson.part_number(failed.tests) >= self.lesson.part_number(tests):
+            return None
+        return failed
 
     @property
     def is_started(self) -> bool:
@@ -92,8 +151,9 @@ class Outcome:
 
     @property
     def first_failure(self) -> Failure:
-        """The failure to show: a wrong answer before what is not written yet."""
-        return min(self.failures, key=lambda failure: failure.is_unwritten)
+        """The failure of the first part to show: a wrong answer before what is not written yet."""
+        failures = next(tally.failures for tally in self.tallies.values() if tally.failures)
+        return min(failures, key=lambda failure: failure.is_unwritten)
 
 
 def explain(error: BaseException, rule: str, outcome: Outcome) -> Failure:

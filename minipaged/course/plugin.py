@@ -110,7 +110,7 @@ def _report_end(session: pytest.Session, start: Record, error: GradingError) -> 
     failure = Failure(
         "An exercise answers, and does nothing else.", "", "an answer", str(error), why, error.line
     )
-    location = tuple(start["location"])
+    location, tests = tuple(start["location"]), Path(start["location"][0]).name
     report = pytest.TestReport(
         start["start"],
         location,
@@ -119,7 +119,13 @@ def _report_end(session: pytest.Session, start: Record, error: GradingError) -> 
         str(error),
         "call",
         user_properties=[("why", why)],
-        **{"lesson": start["lesson"], "check": location[2], "rule": failure.rule, "failure": vars(failure)},
+        **{
+            "lesson": start["lesson"],
+            "tests": tests,
+            "check": location[2],
+            "rule": failure.rule,
+            "failure": vars(failure),
+        },
     )
     session.testscollected += 1
     session.config.hook.pytest_runtest_logreport(report=report)
@@ -159,5 +165,6 @@ def _progress(config: pytest.Config, outcomes: list[Outcome]) -> tuple[set[str],
         return {lesson.folder for lesson in passed}, []
     solved_before = progress.solved(course)
     progress.note(course, passed, [outcome.lesson for outcome in outcomes if outcome.failures])
+    progress.note_parts(course, outcomes)
     new = [lesson for lesson in passed if lesson.folder not in solved_before or len(outcomes) == 1]
     return progress.solved(course), new

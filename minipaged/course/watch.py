@@ -19,8 +19,7 @@ from types import FrameType, FunctionType, ModuleType
 from typing import Any, NoReturn
 from unittest.mock import patch
 
-from .manifest import MANIFEST, Lesson
-from .progress import FILE
+from .manifest import MANIFEST, PROGRESS, Lesson
 
 _SEALED = ("minipaged", "pytest", "_pytest", "pluggy")  # packages
 _PROCESSES = (
@@ -33,7 +32,7 @@ _PROCESSES = (
     "subprocess.Popen",
 )
 _WRITES = os.O_WRONLY | os.O_RDWR
-_FILES_OF_COURSE = (FILE, MANIFEST, "pytest.ini", "conftest.py")
+_FILES_OF_COURSE = (PROGRESS, MANIFEST, "pytest.ini", "conftest.py")
 _MAX_DEPTH = 20_000  # calls within calls
 
 Seal = dict[tuple[str, str], tuple[object, ...]]
