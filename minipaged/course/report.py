@@ -25,6 +25,7 @@ def report(course: Course, outcomes: list[Outcome], solved: set[str], new: list[
         yield from _wrapped(lesson.learnt)
         yield from _wrapped(f"In vLLM: {lesson.vllm}")
         yield from _wrapped(f"Read on: {_page(lesson)}")
+        yield from _wrapped(f"Yours beside the key: minipaged lessons diff {lesson.number}")
     failed = next((outcome for outcome in outcomes if outcome.failures), None)
     if failed is not None:
         yield "", ""
