@@ -1,4 +1,4 @@
-"""`minipaged lessons`: how far you are, a hint, a fresh start, grading on every save, a copy of your own."""
+"""`minipaged lessons`: progress, hints, answer keys, a fresh start, grading on every save, your own copy."""
 
 from __future__ import annotations
 
@@ -67,6 +67,18 @@ def show_hint(lesson: Annotated[str, LESSON]) -> None:
         console.print(f"The next one says more: minipaged lessons hint {named.number}", style="dim")
     else:
         console.print(f"That was the last. The answer itself: {hinted.key}", style="dim")
+
+
+@lessons.command()
+def diff(lesson: Annotated[str, LESSON]) -> None:
+    """Show a solved lesson beside its answer key, with the costs of both."""
+    from .diff import show_diff  # it takes NumPy, which all other commands start without
+
+    course = _own_course()
+    named = course.find(lesson)
+    if named.folder not in progress.solved(course):
+        raise InvalidRequestError(f"lesson {named.number} is not solved yet: its key would give it away")
+    show_diff(named, console)
 
 
 @lessons.command()

@@ -26,6 +26,7 @@ def report(course: Course, outcomes: list[Outcome], solved: set[str], new: list[
         yield from _wrapped(lesson.learnt)
         yield from _wrapped(f"In vLLM: {lesson.vllm}")
         yield from _wrapped(f"Read on: {_page(lesson)}")
+        yield from _wrapped(f"Yours beside the key: minipaged lessons diff {lesson.number}")
     for outcome in outcomes:
         for part in outcome.new_parts if outcome.lesson.folder not in solved else ():
             yield "", ""

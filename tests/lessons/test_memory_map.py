@@ -268,7 +268,9 @@ def test_threads_of_a_simulated_kernel_are_recorded_by_block_and_thread():
 
 
 def test_threads_are_drawn_by_number_in_whatever_order_they_ran():
-    recorded = memory_map.Recording(shapes={"target": (3,)}, kernel="_move_row")
+    recorded = memory_map.Recording()
+    recorded.begin("_move_row")
+    recorded.add_argument("target", np.zeros(3))
     for thread in (10, 2, 0):
         recorded.note(f"block 0, thread {thread}", "wrote", "target", [(thread % 3,)])
     rows = draw(recorded, "target").splitlines()[2:]
