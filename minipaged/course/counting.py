@@ -8,6 +8,7 @@ the lesson asks for, in the same file. Built-in functions and other modules don'
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -67,8 +68,8 @@ def pytest_runtest_call(item: Any) -> Iterator[None]:
     lesson = Course(item.config.rootpath).find(item.path.parent.name)
     codes = codes_of(lesson, item.funcargs["exercise"])
     # What an exercise takes from the key, such as an error or a method that its lesson left out, counts too.
-    # One by one: code that is equal in two files is one element of a set.
-    files = {code.co_filename for some in (codes, codes_of(lesson, lesson.answer())) for code in some}
+    keys = {str(importlib.import_module(key).__file__) for key in lesson.keys}
+    files = {code.co_filename for code in codes} | keys
     with item.config.stash[_operations].watching(codes, files):
         return (yield)
 
