@@ -28,7 +28,7 @@ from .withheld import withheld
 
 _course: pytest.StashKey[Course] = pytest.StashKey()
 _outcomes: pytest.StashKey[dict[str, Outcome]] = pytest.StashKey()
-_verify: pytest.StashKey[Callable[[], None]] = pytest.StashKey()
+_fault: pytest.StashKey[Callable[[], ForbiddenError | None]] = pytest.StashKey()
 END: pytest.StashKey[Callable[[ForbiddenError], NoReturn]] = pytest.StashKey()  # what to do about a fault
 
 # What ends a test without an answer.
@@ -64,9 +64,8 @@ def exercise(request: pytest.FixtureRequest) -> Iterator[ModuleType]:
     if submission is None:
         yield lesson.answer()
         return
-    end = request.config.stash.get(END, None)
-    with withheld(lesson), watched(lesson, submission, request.module, end) as verify:
-        request.config.stash[_verify] = verify
+    with withheld(lesson), watched(lesson, request.module) as fault:
+        request.config.stash[_fault] = fault
         try:
             module = load_exercise(submission)
         except KeyboardInterrupt:
@@ -74,9 +73,9 @@ def exercise(request: pytest.FixtureRequest) -> Iterator[ModuleType]:
         except BaseException as error:  # pytest keeps an Exception in its place: one import for all tests
             raise ExerciseError("importing the exercise") from error
         finally:
-            verify()
+            _check_faults(request.config)
         yield module
-    del request.config.stash[_verify]
+    del request.config.stash[_fault]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -104,13 +103,11 @@ def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     """Run a test within its time limit."""
-    verify = item.config.stash.get(_verify, None)
     with _guard(item):
         try:
             return (yield)
         finally:
-            if verify is not None:
-                verify()
+            _check_faults(item.config)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -152,6 +149,18 @@ def _leave_out(item: pytest.Item) -> None:
     for outcome in outcomes.values():
         if outcome.failures and outcome.lesson.number < lesson.number:
             pytest.skip(f"lesson {outcome.lesson.number} comes first (--all grades every lesson)")
+
+
+def _check_faults(config: pytest.Config) -> None:
+    """Raise ForbiddenError for what the exercise has done, or end this process if it is the grading process.
+
+    An exercise may have exchanged what becomes of an error.
+    """
+    fault = config.stash[_fault]() if _fault in config.stash else None
+    if fault is not None and END in config.stash:
+        config.stash[END](fault)
+    if fault is not None:
+        raise fault
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType, FunctionType, ModuleType
-from typing import Any, NoReturn
+from typing import Any
 from unittest.mock import patch
 
 from .manifest import MANIFEST, PROGRESS, Lesson
@@ -53,49 +53,62 @@ _judge: Callable[[str, tuple[Any, ...]], None] | None = None
 _is_installed = False
 
 
-@contextmanager
-def watched(
-    lesson: Lesson, submission: Path, tests: ModuleType, end: Callable[[ForbiddenError], NoReturn] | None
-) -> Iterator[Callable[[], None]]:
-    """Watch the exercise in here. Yields a function that raises ForbiddenError for what was done so far.
+class _Watch:
+    """What one exercise has done so far while its lesson is graded."""
 
-    tests: the module whose tests grade it. end: called in place of raising, because an exercise may have
-    exchanged what becomes of an error.
+    def __init__(self, lesson: Lesson, tests: ModuleType) -> None:
+        self._library = _library_folders()
+        self._trusted = (*_package_folders(), *self._library, *map(str, lesson.path.glob("test_*.py")))
+        self._kept = (*self._library, *(str(lesson.root.resolve() / name) for name in _FILES_OF_COURSE))
+        self._tests, self._seal = tests, _seal(tests)
+        self._start = threading.Thread.start
+        self._threads: list[threading.Thread] = []  # of the exercise; the library may keep some of its own
+        self._faults: list[ForbiddenError] = []
+
+    def judge(self, event: str, arguments: tuple[Any, ...]) -> None:
+        """Raise ForbiddenError if an audit event is forbidden and comes from the exercise."""
+        fault = _fault(event, arguments, self._library, self._kept)
+        if fault and (frame := _frame_of_exercise(sys._getframe(2), self._trusted)) is not None:
+            self._faults.append(ForbiddenError(fault, frame.f_lineno))
+            raise self._faults[-1]
+
+    def start_thread(self, thread: threading.Thread) -> None:
+        """Start a thread, and remember it if the exercise asks for it."""
+        if _frame_of_exercise(sys._getframe(2), self._trusted) is not None:
+            self._threads.append(thread)
+        self._start(thread)
+
+    def fault(self) -> ForbiddenError | None:
+        """Return the first thing that was forbidden, or None."""
+        try:
+            changed = _first_change(self._seal, _seal(self._tests))
+        except Exception:  # what this needs was exchanged
+            changed = "a function of Python"
+        if changed:
+            self._faults.append(ForbiddenError(f"exchanged {changed}, a part of the grader"))
+        elif any(map(_is_running, self._threads)):
+            self._faults.append(ForbiddenError("left a thread behind that goes on after the test"))
+        return self._faults[0] if self._faults else None
+
+
+@contextmanager
+def watched(lesson: Lesson, tests: ModuleType) -> Iterator[Callable[[], ForbiddenError | None]]:
+    """Watch the exercise in here. Yields a function that returns the first forbidden thing it did, or None.
+
+    tests: the module whose tests grade it.
     """
     global _judge, _is_installed
-    faults: list[ForbiddenError] = []
-    library = _library_folders()
-    trusted = (*_package_folders(), *library, *map(str, lesson.path.glob("test_*.py")))
-    graders_files = (*library, *(str(lesson.root.resolve() / name) for name in _FILES_OF_COURSE))
-    threads, seal = set(threading.enumerate()), _seal(tests)
-
-    def judge(event: str, arguments: tuple[Any, ...]) -> None:
-        fault = _fault(event, arguments, library, graders_files)
-        if fault and (frame := _frame_of_exercise(sys._getframe(2), trusted)) is not None:
-            faults.append(ForbiddenError(fault, frame.f_lineno))
-            raise faults[-1]
-
-    def verify() -> None:
-        try:
-            changed = _first_change(seal, _seal(tests))
-        except Exception:  # what this needs was exchanged
-            changed = "a builtin function"
-        if changed:
-            faults.append(ForbiddenError(f"exchanged {changed}, a part of the grader"))
-        elif any(_is_running(thread) for thread in set(threading.enumerate()) - threads):
-            faults.append(ForbiddenError("left a thread behind that goes on after the test"))
-        if faults:
-            if end is not None:
-                end(faults[0])
-            raise faults[0]
-
+    watch = _Watch(lesson, tests)
     if not _is_installed:  # an audit hook stays for good
         sys.addaudithook(lambda event, arguments: _judge(event, arguments) if _judge is not None else None)
         _is_installed = True
-    _judge = judge
+    _judge = watch.judge
     try:
-        with _bounded_recursion():
-            yield verify
+        with (
+            _bounded_recursion(),
+            patch.object(threading.Thread, "start", lambda thread: watch.start_thread(thread)),
+        ):
+            yield watch.fault
     finally:
         _judge = None
 

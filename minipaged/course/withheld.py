@@ -41,7 +41,8 @@ def withheld(lesson: Lesson) -> Iterator[None]:
             *path, last = name.split(".")
             owner = getattr(key, path[0]) if path else key
             found = inspect.getattr_static(owner, last)
-            function = inspect.unwrap(found.fget if isinstance(found, property) else found)
+            function: Any = found.fget if isinstance(found, property) else found
+            function = inspect.unwrap(function)
             if isinstance(function, FunctionType):
                 # The code is exchanged, not the name: whoever holds the function holds it without its body.
                 undone.callback(setattr, function, "__code__", function.__code__)
