@@ -217,7 +217,10 @@ def test_a_toy_launch_outside_of_its_arrays_is_told_with_what_was_touched():
         )
     assert error.value.tried == "far" and error.value.got == "program (0) read source[5], which has 4 entries"
     assert error.value.why == f"why: {error.value.got}"
-    assert last_attempt() == ("far", "why: ")
+    tried, why = last_attempt()
+    assert tried == "far" and callable(why)
+    assert why(ValueError("another error")) == "", "`why` is told for an access outside of the arrays only"
+    assert "single boolean" in why(ValueError("mask has unsupported dtype"))
 
 
 def test_a_drawing_fits_its_width_and_leaves_nothing_out():
