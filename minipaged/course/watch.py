@@ -12,10 +12,10 @@ import sys
 import sysconfig
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType, FunctionType, ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 from unittest.mock import patch
 
@@ -35,7 +35,20 @@ _WRITES = os.O_WRONLY | os.O_RDWR
 _FILES_OF_COURSE = (PROGRESS, MANIFEST, "pytest.ini", "conftest.py")
 _MAX_DEPTH = 20_000  # calls within calls
 
-Seal = dict[tuple[str, str], tuple[object, ...]]
+
+class Sealed:
+    """One name of the grader, and what it stands for."""
+
+    __slots__ = ("_code", "_namespace", "_value", "name", "owner")
+
+    def __init__(self, owner: str, namespace: Mapping[str, object], name: str, value: object) -> None:
+        self.owner, self.name = owner, name
+        self._namespace, self._value, self._code = namespace, value, getattr(value, "__code__", None)
+
+    def has_changed(self) -> bool:
+        """Whether the name stands for something else, or its function has other code."""
+        value = self._namespace.get(self.name)
+        return value is not self._value or getattr(value, "__code__", None) is not self._code
 
 
 class ForbiddenError(BaseException):
@@ -60,7 +73,7 @@ class _Watch:
         self._library = _library_folders()
         self._trusted = (*_package_folders(), *self._library, *map(str, lesson.path.glob("test_*.py")))
         self._kept = (*self._library, *(str(lesson.root.resolve() / name) for name in _FILES_OF_COURSE))
-        self._tests, self._seal = tests, _seal(tests)
+        self._seal = _seal(tests)
         self._start = threading.Thread.start
         self._threads: list[threading.Thread] = []  # of the exercise; the library may keep some of its own
         self._faults: list[ForbiddenError] = []
@@ -81,7 +94,7 @@ class _Watch:
     def fault(self) -> ForbiddenError | None:
         """Return the first thing that was forbidden, or None."""
         try:
-            changed = _first_change(self._seal, _seal(self._tests))
+            changed = _first_change(self._seal)
         except Exception:  # what this needs was exchanged
             changed = "a function of Python"
         if changed:
@@ -171,34 +184,29 @@ def _package_folders() -> tuple[str, ...]:
     return sysconfig.get_path("purelib"), sysconfig.get_path("platlib")
 
 
-def _seal(tests: ModuleType) -> Seal:
-    """Return the functions, methods and classes of the grader with their code."""
+def _seal(tests: ModuleType) -> list[Sealed]:
+    """Return the modules, functions, methods and classes of the grader, each with its code."""
     modules = {name: m for name, m in sys.modules.items() if name.partition(".")[0] in _SEALED}
     modules |= {tests.__name__: tests, "builtins": builtins}
-    seal: Seal = {("sys.modules", name): (id(module), None, module) for name, module in modules.items()}
+    seal = [Sealed("sys.modules", sys.modules, name, module) for name, module in modules.items()]
     for name, module in modules.items():
-        for attribute, value in list(vars(module).items()):
+        for attribute, value in vars(module).items():
             if "<locals>" in getattr(value, "__qualname__", "<locals>"):
                 continue  # no function or class, or one that pytest makes anew for each test
-            seal[name, attribute] = _identity(value)
+            seal.append(Sealed(name, vars(module), attribute, value))
             if isinstance(value, type) and value.__module__ == name:
-                for member, method in list(vars(value).items()):
-                    if callable(method) or isinstance(method, property | classmethod | staticmethod):
-                        seal[name, f"{attribute}.{member}"] = _identity(method)
+                seal += [
+                    Sealed(f"{name}.{attribute}", vars(value), member, method)
+                    for member, method in vars(value).items()
+                    if callable(method) or isinstance(method, property | classmethod | staticmethod)
+                ]
     return seal
 
 
-def _identity(value: object) -> tuple[object, ...]:
-    code = value.__code__ if isinstance(value, FunctionType) else None
-    return id(value), id(code), value
-
-
-def _first_change(before: Seal, after: Seal) -> str:
+def _first_change(seal: list[Sealed]) -> str:
     """Return the name of the first thing that isn't what it was; "" if nothing has changed."""
-    for place, identity in before.items():
-        if place not in after or after[place][:2] != identity[:2]:
-            return ".".join(place)
-    return ""
+    changed = (f"{place.owner}.{place.name}" for place in seal if place.has_changed())
+    return next(changed, "")
 
 
 def _is_running(thread: threading.Thread) -> bool:
