@@ -24,6 +24,13 @@ MAX_MEMORY = 6 << 30  # bytes that the grading process may hold
 _PATIENCE = 4  # times a test's limit of processor time; only code that no signal can stop gets there
 _AT_START = 300  # seconds to import torch and collect the checks
 
+_PROGRAM = """
+import json, sys
+sys.path[:] = json.loads(sys.argv[1])
+from minipaged.course.grader_main import main
+main()
+"""
+
 Record = dict[str, Any]
 
 
@@ -47,8 +54,8 @@ def graded(arguments: list[str], skip: list[str]) -> Iterator[Record]:
     """
     token = secrets.token_hex(16)
     read_end, write_end = os.pipe()
-    # -E: no PYTHONPATH. -P: no module from the working folder.
-    command = [sys.executable, "-E", "-P", "-c", "from minipaged.course.grader_main import main; main()"]
+    # -E and -P: no sitecustomize of the PYTHONPATH or of the working folder. Modules come from where ours do.
+    command = [sys.executable, "-E", "-P", "-c", _PROGRAM, json.dumps(sys.path)]
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     child = subprocess.Popen(
         command,

@@ -72,7 +72,7 @@ def mutate(lesson: Lesson) -> tuple[int, list[str]]:
             f"module-path = {json.dumps(modules)}\n"
             "timeout = 60.0\n"
             "excluded-modules = []\n"
-            f"test-command = '{python} lessons/{lesson.folder} --solutions'\n"
+            f"test-command = '{python} lessons/{lesson.folder} --solutions --same-process'\n"
             "[cosmic-ray.distributor]\n"
             'name = "local"\n'
         )

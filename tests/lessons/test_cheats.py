@@ -154,6 +154,19 @@ def test_the_key_is_withheld_only_while_its_own_lesson_is_graded(tmp_path: Path)
     assert ended.returncode == 0, ended.stdout
 
 
+def test_modules_are_those_of_the_process_that_runs_pytest(tmp_path: Path) -> None:
+    """They come from the same folders, as on a PYTHONPATH; a sitecustomize.py there is not run."""
+    (tmp_path / "sitecustomize.py").write_text("raise SystemExit(3)\n")
+    (tmp_path / "beside.py").write_text("")
+    mine = tmp_path / "handed_in" / "mine.py"
+    mine.parent.mkdir()
+    mine.write_text(f"{KEY}\nimport beside\n")
+    arguments = [str(LESSON.path), f"--submission={mine}", "-p", "no:cacheprovider"]
+    code = f"import sys, pytest\nsys.path.insert(0, {str(tmp_path)!r})\nsys.exit(pytest.main({arguments}))\n"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
 def test_the_points_of_each_check_are_written(tmp_path: Path) -> None:
     """--json and --junitxml agree with the report: in this exercise one body of three is right."""
     file = tmp_path / "mine.py"
