@@ -7,6 +7,7 @@ process.
 from __future__ import annotations
 
 import unittest
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -18,21 +19,23 @@ import pytest
 
 from ..errors import InvalidRequestError
 from .exercise import is_untouched, load_exercise
+from .forbidden import ForbiddenError, watched
 from .manifest import Course, Lesson
 from .options import BY_THEMSELVES
 from .outcome import ExerciseError, Outcome, explain
 from .raised import innermost_line
 from .time_limit import time_limit
-from .watch import ForbiddenError, watched
 from .withheld import withheld
 
 _course: pytest.StashKey[Course] = pytest.StashKey()
 _outcomes: pytest.StashKey[dict[str, Outcome]] = pytest.StashKey()
-_fault: pytest.StashKey[Callable[[], ForbiddenError | None]] = pytest.StashKey()
-END: pytest.StashKey[Callable[[ForbiddenError], NoReturn]] = pytest.StashKey()  # what to do about a fault
+_first_forbidden: pytest.StashKey[Callable[[], ForbiddenError | None]] = pytest.StashKey()
+ON_FORBIDDEN: pytest.StashKey[Callable[[ForbiddenError], NoReturn]] = (
+    pytest.StashKey()
+)  # what to do about a fault
 
 # What ends a test without an answer.
-_ENDS = (pytest.skip.Exception, pytest.xfail.Exception, pytest.exit.Exception, unittest.SkipTest)
+_EARLY_EXITS = (pytest.skip.Exception, pytest.xfail.Exception, pytest.exit.Exception, unittest.SkipTest)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -52,7 +55,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
             return None
         in_this_run = any(lesson.path.resolve().is_relative_to(path) for path in named)
         if in_this_run and is_untouched(lesson, lesson.exercise_path):
-            return collection_path.name in {each.folder for each in config.stash[_course].lessons} or None
+            return collection_path.name in {other.folder for other in config.stash[_course].lessons} or None
     return None
 
 
@@ -64,8 +67,8 @@ def exercise(request: pytest.FixtureRequest) -> Iterator[ModuleType]:
     if submission is None:
         yield lesson.answer()
         return
-    with withheld(lesson), watched(lesson, request.module) as fault:
-        request.config.stash[_fault] = fault
+    with withheld(lesson), watched(lesson, request.module) as first_forbidden:
+        request.config.stash[_first_forbidden] = first_forbidden
         try:
             module = load_exercise(submission)
         except KeyboardInterrupt:
@@ -73,9 +76,9 @@ def exercise(request: pytest.FixtureRequest) -> Iterator[ModuleType]:
         except BaseException as error:  # pytest keeps an Exception in its place: one import for all tests
             raise ExerciseError("importing the exercise") from error
         finally:
-            _check_faults(request.config)
+            _check_forbidden(request.config)
         yield module
-    del request.config.stash[_fault]
+    del request.config.stash[_first_forbidden]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -107,7 +110,7 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
         try:
             return (yield)
         finally:
-            _check_faults(item.config)
+            _check_forbidden(item.config)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -126,6 +129,11 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         result.user_properties.append(("why", failure.why))
     outcome.note(result)
     return result
+
+
+def num_tests(session: pytest.Session) -> dict[str, int]:
+    """Return the number of tests of each test file, by the names of the lesson's folder and of the file."""
+    return Counter(f"{item.path.parent.name}/{item.path.name}" for item in session.items)
 
 
 def _leave_out(item: pytest.Item) -> None:
@@ -151,16 +159,16 @@ def _leave_out(item: pytest.Item) -> None:
             pytest.skip(f"lesson {outcome.lesson.number} comes first (--all grades every lesson)")
 
 
-def _check_faults(config: pytest.Config) -> None:
+def _check_forbidden(config: pytest.Config) -> None:
     """Raise ForbiddenError for what the exercise has done, or end this process if it is the grading process.
 
     An exercise may have exchanged what becomes of an error.
     """
-    fault = config.stash[_fault]() if _fault in config.stash else None
-    if fault is not None and END in config.stash:
-        config.stash[END](fault)
-    if fault is not None:
-        raise fault
+    error = config.stash[_first_forbidden]() if _first_forbidden in config.stash else None
+    if error is not None and ON_FORBIDDEN in config.stash:
+        config.stash[ON_FORBIDDEN](error)
+    if error is not None:
+        raise error
 
 
 @contextmanager
@@ -170,7 +178,7 @@ def _guard(item: pytest.Item) -> Iterator[None]:
     try:
         with time_limit(lesson.time_limit):
             yield
-    except _ENDS as end:
+    except _EARLY_EXITS as end:
         if innermost_line([end], _submission(item.config, lesson)) == (None, ""):
             raise
         raise ExerciseError(why="what ends a test early gives no answer") from end

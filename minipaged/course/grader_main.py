@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import pytest
 
 from . import grader
-from .watch import ForbiddenError
+from .forbidden import ForbiddenError
 
 MAX_CAPTURED = 20_000  # characters of what an exercise printed that go into a report
 _WITHOUT = ("-p", "no:cacheprovider", "-p", "no:faulthandler")  # plugins of pytest
@@ -31,7 +31,7 @@ def main() -> NoReturn:
         plugins=[grader, sender],
     )
     sys.stdout.flush()
-    sender.send(exit_code=int(code), num_collected=sender.num_collected)
+    sender.send(exit_code=int(code))
     os._exit(int(code))  # nothing of the exercise runs after the last record
 
 
@@ -46,7 +46,6 @@ class Sender:
 
     def __init__(self, file: int, token: str, skip: list[str]) -> None:
         self._file, self._token, self._skip = file, token.encode(), skip
-        self.num_collected = 0
 
     def send(self, **record: Any) -> None:
         """Write one record."""
@@ -54,19 +53,19 @@ class Sender:
         while line:
             line = line[os.write(self._file, line) :]
 
-    def end(self, fault: ForbiddenError) -> NoReturn:
+    def end(self, error: ForbiddenError) -> NoReturn:
         """Report what the exercise did and end at once: nothing in this process can be trusted now."""
-        self.send(forbidden=str(fault), line=fault.line)
+        self.send(forbidden=str(error), line=error.line)
         os._exit(pytest.ExitCode.TESTS_FAILED)
 
     @pytest.hookimpl(trylast=True)
     def pytest_configure(self, config: pytest.Config) -> None:
         """Print nothing: the parent process does, from the records."""
-        config.stash[grader.END] = self.end
+        config.stash[grader.ON_FORBIDDEN] = self.end
         config.get_terminal_writer()._file = io.StringIO()
 
     def pytest_internalerror(self, excrepr: Any) -> None:
-        """Print a fault of the graders themselves all the same."""
+        """Print an error of the grader itself all the same."""
         sys.stderr.write(f"{excrepr}\n")
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
@@ -74,8 +73,8 @@ class Sender:
         items[:] = [item for item in items if item.path.parent.name not in self._skip]
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Count the tests."""
-        self.num_collected = len(session.items)
+        """Send how many tests there are."""
+        self.send(num_tests=grader.num_tests(session))
 
     def pytest_runtest_protocol(self, item: pytest.Item) -> None:
         """Tell which test begins, in case it is the last one."""

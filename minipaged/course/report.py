@@ -17,14 +17,14 @@ Line = tuple[str, str]  # a style of pytest's terminal writer ("" for none), and
 
 
 def report(course: Course, outcomes: list[Outcome], solved: set[str], new: list[Lesson]) -> Iterator[Line]:
-    """Yield the lines of the report. `solved` holds folders, `new` the lessons solved for the first time."""
+    """Yield the lines of the report. `solved` holds folders, `new` the lessons to praise."""
     yield "", ""
     yield from progress_lines(course, solved, outcomes)
     for lesson in new:
         yield "", ""
         yield "green", f"Lesson {lesson.number}, {lesson.title}: solved."
         yield from _wrapped(lesson.learnt)
-        yield from _wrapped(f"In vLLM: {lesson.vllm}")
+        yield from _wrapped(lesson.vllm)
         yield from _wrapped(f"Read on: {_page(lesson)}")
         yield from _wrapped(f"Yours beside the key: minipaged lessons diff {lesson.number}")
     for outcome in outcomes:
@@ -50,7 +50,7 @@ def points(outcomes: list[Outcome]) -> list[dict[str, Any]]:
             "title": outcome.lesson.title,
             "solved": outcome.is_solved,
             "points": outcome.total.num_passed,
-            "of": outcome.total.num_checks + outcome.total.num_skipped,
+            "of": outcome.total.num_all,
             "checks": outcome.total.checks,
         }
         for outcome in outcomes
@@ -106,7 +106,7 @@ def _state(lesson: Lesson, outcome: Outcome | None, done: bool) -> str:
 
 
 def _checks(tally: Tally) -> str:
-    return f"{tally.num_passed} of {tally.num_checks + tally.num_skipped} checks pass"
+    return f"{tally.num_passed} of {tally.num_all} checks pass"
 
 
 def _passed_part(lesson: Lesson, part: Part) -> Iterator[Line]:

@@ -40,7 +40,7 @@ CHEATS = {
     "exit in an answer": (answering("        __import__('os')._exit(0)"), "ended the process that grades"),
     "key import": (
         "from minipaged.reference.allocator import *\n",
-        r"got the library's own BlockAllocator.allocate why it is the answer key",
+        r"got the library's own BlockAllocator.allocate why that is the answer key",
     ),
     "gc": (
         START
@@ -48,7 +48,9 @@ CHEATS = {
         + "for f in gc.get_objects():\n"
         + "    if isinstance(f, types.FunctionType) and f.__name__.startswith('test_'):\n"
         + "        f.__code__ = (lambda exercise: None).__code__\n",
-        r"called gc.get_objects, which finds the grader's own objects.*gc.py:91",
+        r"called gc.get_objects, which finds the grader's own objects.*gc.py:"
+        + str(START.count("\n") + 3)
+        + r"",
     ),
     "code of the tests": (
         START
@@ -57,7 +59,7 @@ CHEATS = {
         + "    for name, f in list(vars(m).items()):\n"
         + "        if name.startswith('test_') and hasattr(f, '__code__'):\n"
         + "            f.__code__ = (lambda exercise: None).__code__\n",
-        "exchanged the code of test_blocks_come_from_the_top_of_the_stack",
+        "replaced the code of test_blocks_come_from_the_top_of_the_stack",
     ),
     "monkeypatching pytest": (
         START
@@ -67,11 +69,11 @@ CHEATS = {
         + "    call.excinfo = None\n"
         + "    return real(item, call)\n"
         + "TestReport.from_item_and_call = passed\n",
-        "exchanged _pytest.reports.TestReport.from_item_and_call, a part of the grader",
+        "replaced _pytest.reports.TestReport.from_item_and_call, a part of the grader",
     ),
     "monkeypatching the checks": (
         START + "\nimport minipaged.course.checks\nminipaged.course.checks.check = lambda *a: None\n",
-        "exchanged minipaged.course.checks.check, a part of the grader",
+        "replaced minipaged.course.checks.check, a part of the grader",
     ),
     "reading the key": (
         "import minipaged.reference, pathlib\n"
@@ -100,9 +102,9 @@ CHEATS = {
         answering("        import sys; sys.setrecursionlimit(10**9); return self.allocate(num_blocks)"),
         "got RecursionError: maximum recursion depth exceeded",
     ),
-    "recursion in C": (
+    "a crash in C": (
         answering("        import ctypes; ctypes.string_at(0)"),
-        "ended the process that grades with SIGSEGV",
+        "ended the process that grades with SIGSEGV: a crash in native code",
     ),
     "endless output": (
         answering("        while True: print('x' * 1000)"),
@@ -116,7 +118,7 @@ CHEATS = {
         START
         + "\nimport sys, types\n"
         + "sys.modules['minipaged.course.checks'] = types.ModuleType('minipaged.course.checks')\n",
-        "exchanged sys.modules.minipaged.course.checks, a part of the grader",
+        "replaced sys.modules.minipaged.course.checks, a part of the grader",
     ),
     "another process": (
         START + "\nimport subprocess\nsubprocess.run(['cat', '/dev/null'])\n",
@@ -186,41 +188,20 @@ def test_the_points_of_each_check_are_written(tmp_path: Path) -> None:
     assert int(suite.attrib["failures"]) == lesson["of"] - lesson["points"]
 
 
-def test_with_all_the_lessons_behind_a_cheat_are_graded_too(tmp_path: Path) -> None:
-    """In a course of its own, whose lesson 1 ends the process."""
-    copy = tmp_path / "lessons"
+def test_with_all_the_lessons_around_a_cheat_are_graded_once(tmp_path: Path) -> None:
+    """In a course of its own, whose lesson 2 ends the process."""
+    copy, points = tmp_path / "lessons", tmp_path / "points.json"
     made = [str(Path(sys.executable).with_name("minipaged")), "lessons", "copy", str(copy)]
     subprocess.run(made, check=True, capture_output=True)
-    for number in ("1", "2"):
-        lesson = COURSE.find(number)
-        text = as_submission(lesson, key_text(lesson)) + (
-            "\nimport os\nos._exit(0)\n" if number == "1" else ""
-        )
-        (copy / lesson.folder / "exercise.py").write_text(text)
-    folders = [str(copy / COURSE.find(number).folder) for number in ("1", "2")]
-    command = [sys.executable, "-m", "pytest", "--all", *folders]
+    lessons = COURSE.lessons[:3]
+    for lesson in lessons:
+        ending = "\nimport os\nos._exit(0)\n" if lesson.number == 2 else ""
+        (copy / lesson.folder / "exercise.py").write_text(as_submission(lesson, key_text(lesson)) + ending)
+    folders = [str(copy / lesson.folder) for lesson in lessons]
+    command = [sys.executable, "-m", "pytest", "--all", f"--json={points}", *folders]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=copy)
     assert ended.returncode == 1
-    assert "✗  1" in ended.stdout and "✓  2" in ended.stdout, ended.stdout
-
-
-def test_an_edit_of_the_same_second_and_length_is_graded_as_it_is(tmp_path: Path) -> None:
-    """Bytecode in a cache is known by the second and the length of its text."""
-    from minipaged.course.exercise import load_exercise
-
-    file = tmp_path / "mine.py"
-    for value in (1, 2, 3):
-        file.write_text(f"answer = {value}\n")
-        assert load_exercise(file).answer == value
-
-
-def test_unsolved_lessons_import_no_torch() -> None:
-    """Only what is graded is imported: the first lesson that is not started ends a run."""
-    code = (
-        "import sys, pytest\n"
-        f"pytest.main([{str(COURSE.root)!r}, '--same-process', '-p', 'no:cacheprovider'])\n"
-        "print('imported:', sorted({'torch', 'triton', 'numba', 'numpy'} & set(sys.modules)))\n"
-    )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "imported: []" in ended.stdout, ended.stdout + ended.stderr
-    assert ended.stdout.count("\n") < 60
+    one, two, three = (len(lesson.test_functions()) for lesson in lessons)
+    told = [(lesson["solved"], lesson["points"], lesson["of"]) for lesson in json.loads(points.read_text())]
+    assert told == [(True, one, one), (False, 0, two), (True, three, three)]
+    assert f"0 of {two} checks pass" in ended.stdout

@@ -74,7 +74,7 @@ def test_a_pass_says_what_was_learnt_once_and_a_later_change_reopens_the_lesson(
     assert "Lesson 3, The allocator: solved." in printed
     words = " ".join(printed.split())
     lesson = course.find("3")
-    assert plain(lesson.learnt) in words and plain(f"In vLLM: {lesson.vllm}") in words
+    assert plain(lesson.learnt) in words and plain(lesson.vllm) in words
     assert "Read on: docs/concepts/allocator.md in minipaged's repository; this copy has no docs" in words
     assert main(["lessons"]) == 0
     assert "1 of 1 lessons solved" in capsys.readouterr().out

@@ -1,7 +1,15 @@
-"""Watch what an exercise does to the process that grades it: files, processes, and the graders' own code.
+"""Know what an exercise does to the process that grades it: files, processes, and the grader's own code.
 
-Python's audit events tell of files, processes and `gc`. A seal over the functions of pytest, of the tests and
-of this package shows what was exchanged. This keeps no native code out: see docs/lessons.md.
+    what                                  noticed by                       where
+    files, processes, gc, code of others  an audit event of Python         `_fault` here
+    replaced functions and modules        a seal over their names          `_seal` here
+    threads that go on                    a noted Thread.start             `_Watch` here
+    the answer key                        bodies that raise                withheld.py
+    the end, output, memory, records      the process that started it      grading_process.py
+    skip, exit and so on in an answer     the exception                    `_guard` in grader.py
+    files that Python runs unasked        their names                      options.py
+
+This keeps no native code out: see docs/lessons.md.
 """
 
 from __future__ import annotations
@@ -91,14 +99,14 @@ class _Watch:
             self._threads.append(thread)
         self._start(thread)
 
-    def fault(self) -> ForbiddenError | None:
+    def first(self) -> ForbiddenError | None:
         """Return the first thing that was forbidden, or None."""
         try:
             changed = _first_change(self._seal)
-        except Exception:  # what this needs was exchanged
+        except Exception:  # what this needs was replaced
             changed = "a function of Python"
         if changed:
-            self._faults.append(ForbiddenError(f"exchanged {changed}, a part of the grader"))
+            self._faults.append(ForbiddenError(f"replaced {changed}, a part of the grader"))
         elif any(map(_is_running, self._threads)):
             self._faults.append(ForbiddenError("left a thread behind that goes on after the test"))
         return self._faults[0] if self._faults else None
@@ -121,7 +129,7 @@ def watched(lesson: Lesson, tests: ModuleType) -> Iterator[Callable[[], Forbidde
             _bounded_recursion(),
             patch.object(threading.Thread, "start", lambda thread: watch.start_thread(thread)),
         ):
-            yield watch.fault
+            yield watch.first
     finally:
         _judge = None
 
@@ -142,7 +150,7 @@ def _fault(event: str, arguments: tuple[Any, ...], library: tuple[str, ...], kep
     if event.startswith("gc.get_"):
         return f"called {event}, which finds the grader's own objects"
     if event == "object.__setattr__" and arguments[1] == "__code__":
-        return f"exchanged the code of {getattr(arguments[0], '__qualname__', arguments[0])}"
+        return f"replaced the code of {getattr(arguments[0], '__qualname__', arguments[0])}"
     if event in _PROCESSES:
         return "started another process"
     if event == "open" and isinstance(arguments[0], str):
@@ -205,7 +213,7 @@ def _seal(tests: ModuleType) -> list[Sealed]:
 
 def _first_change(seal: list[Sealed]) -> str:
     """Return the name of the first thing that isn't what it was; "" if nothing has changed."""
-    changed = (f"{place.owner}.{place.name}" for place in seal if place.has_changed())
+    changed = (f"{sealed.owner}.{sealed.name}" for sealed in seal if sealed.has_changed())
     return next(changed, "")
 
 
