@@ -478,6 +478,14 @@ def test_the_block_view_on_a_page_steps_to_a_copy(visit: Callable[..., Any]) -> 
     assert "copy-on-write: block 2 → 5" not in view.inner_text()
 
 
+@pytest.mark.parametrize("width, layout", [(1280, "wide"), (390, "narrow")])
+def test_a_picture_takes_the_room_of_its_page(visit: Callable[..., Any], width: int, layout: str) -> None:
+    page = visit("concepts/attention.html", viewport={"width": width, "height": 900})
+    shown = page.locator(".picture svg:visible")
+    assert shown.count() == 1 and layout in shown.get_attribute("class")
+    assert shown.bounding_box()["width"] == pytest.approx(720 if width > 720 else width - 32, abs=8)
+
+
 def test_formulas_are_drawn(visit: Callable[..., Any]) -> None:
     page = visit("concepts/attention.html")
     page.locator(".katex").first.wait_for()

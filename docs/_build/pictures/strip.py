@@ -68,7 +68,7 @@ def waste_strip(drawing: Drawing) -> str:
     runs, (tokens, reserved, internal, external, free) = contiguous_runs()
     paged, free_blocks = paged_runs()
     drawing.text((0, 10), f"One piece per request: {NUM_SLOTS} slots", "bold")
-    _strip(drawing, 28, runs, 22)
+    _strip(drawing, 28, runs, 0)
     y = drawing.height + 14
     lines = [f"D asks for a piece of {WAITING} slots: {external} are free, but no gap is that large."]
     if drawing.is_narrow:
@@ -77,7 +77,7 @@ def waste_strip(drawing: Drawing) -> str:
         drawing.text((0, y), line, "accent")
         y += 20
     drawing.text((0, y + 22), f"The same {NUM_SLOTS} slots in blocks of {BLOCK_SIZE}", "bold")
-    _strip(drawing, y + 40, paged, 22)
+    _strip(drawing, y + 40, paged, 3)
     y = drawing.height + 14
     empty = sum(run.num_slots for run in paged if run.kind == "internal")
     drawing.text((0, y), f"D runs. {empty} slots are empty, {free_blocks} blocks are free.", "accent")
@@ -89,19 +89,18 @@ def waste_strip(drawing: Drawing) -> str:
     )
 
 
-def _strip(drawing: Drawing, y: float, runs: Sequence[Run], height: float) -> None:
-    """A row of slots, two on a phone, and below each run what it is."""
+def _strip(drawing: Drawing, y: float, runs: Sequence[Run], gap: float) -> None:
+    """A row of slots, two on a phone, with a gap after each block, and below each run what it is."""
     per_row = NUM_SLOTS // 2 if drawing.is_narrow else NUM_SLOTS
-    gap = 3  # after a block
     pitch, slot = (drawing.width - 2 - gap * per_row / BLOCK_SIZE) / per_row, 0
     for run in runs:
         for number in range(slot, slot + run.num_slots):
             column = number % per_row
             x, row = 1 + column * pitch + column // BLOCK_SIZE * gap, y + number // per_row * 56
-            drawing.box((x, row), pitch - 1.5, height, run.kind)
+            drawing.box((x, row), pitch - 1.5, 22, run.kind)
             _mark(drawing, (x, row), pitch - 1.5, run.kind)
         middle = (slot % per_row + run.num_slots / 2) * (pitch + gap / BLOCK_SIZE)
-        at = (middle, y + slot // per_row * 56 + height + 12)
+        at = (middle, y + slot // per_row * 56 + 34)
         if run.words:
             drawing.text(at, run.words, "small", "middle")
         slot += run.num_slots

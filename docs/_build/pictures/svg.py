@@ -90,7 +90,7 @@ class Drawing:
         """The drawing with its name and, in words, what it shows."""
         key = f"picture-{name}-{self.layout}"
         return (
-            f'<svg class="{self.layout}" viewBox="0 0 {self.width} {self.height + 4:.0f}" role="img" '
+            f'<svg class="{self.layout}" viewBox="-1 -1 {self.width + 2} {self.height + 5:.0f}" role="img" '
             f'aria-labelledby="{key}-title" aria-describedby="{key}-words">'
             f'<title id="{key}-title">{escape(title)}</title>'
             f'<desc id="{key}-words">{escape(description)}</desc>{"".join(self.shapes)}</svg>'

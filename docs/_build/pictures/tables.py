@@ -42,7 +42,7 @@ def sides() -> list[Side]:
     blocks, free_blocks = scattered(4, (5, 2, 7), 9, 3)
     return [
         Side(("a process", "virtual pages", "page table", "physical memory"), ("page", "frame"),
-             ("virtual address", "physical address"), pages, free_frames, 5000),
+             ("virtual address", "physical address"), pages, free_frames, 4500),
         Side(("a sequence", "logical blocks", "block table", "pool"), ("logical block", "physical block"),
              ("position", "slot"), blocks, free_blocks, 5),
     ]  # fmt: skip
