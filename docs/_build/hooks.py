@@ -7,7 +7,7 @@ A line of a page that is one of these is replaced when the site is built; a name
     {{ twins attention.py prefill_attention | _prefill.py _prefill_kernel }}    the kernel from another file
     {{ trace beams }}                                             the block view, replaying a recorded run
     {{ trace beams 4 }}                                           the same, opened at step 4
-    {{ figure waste "What the picture shows" }}                   a picture made by docs/_build/figures.py
+    {{ picture fold }}                                            a picture drawn by docs/_build/pictures
     {{ output minipaged lessons hint 3 }}                         a command, and what it prints
     {{ exercise 05_copy_on_write }}                               a lesson: what to write, and how to grade it
     {{ results cpu-huggingface.json }}                            what a benchmark measured, and where
@@ -45,6 +45,7 @@ sys.path.insert(0, str(HERE))
 
 import glossary_page  # noqa: E402
 import outputs  # noqa: E402
+import pictures  # noqa: E402
 import results  # noqa: E402
 import sources  # noqa: E402
 from summary import summary  # noqa: E402
@@ -106,7 +107,7 @@ def on_files(files: Files, config: Any) -> Files:
         add(files, config, f"assets/katex/fonts/{font.name}", font)
     for name in ("replay.js", "block_view.js", "block_view.css"):
         add(files, config, f"assets/{name}", ROOT / "minipaged" / "view" / name)
-    for path in sorted([*outputs.TRACES.glob("*.jsonl"), *outputs.FIGURES.glob("*.svg"), outputs.CARD]):
+    for path in sorted([*outputs.TRACES.glob("*.jsonl"), outputs.CARD]):
         add(files, config, f"assets/made/{path.name}", path)
     glossary = glossary_page.page(HERE / "glossary.md")
     files.append(File.generated(config, "glossary.md", content=glossary))
@@ -233,12 +234,9 @@ class Here:
         at = f' data-step="{step}"' if step else ""
         return f'<div class="block-view" data-trace="{self.up}assets/made/{name}.jsonl"{at}></div>'
 
-    def make_figure(self, rest: str) -> str:
-        """A picture and what it shows, in words."""
-        name, _, words = rest.partition(" ")
-        if not words.strip('"') or not (outputs.FIGURES / f"{name}.svg").is_file():
-            raise LookupError("no such figure, or no words for those who can't see it")
-        return f"![{words.strip(chr(34))}]({self.up}assets/made/{name}.svg){{ .figure }}"
+    def make_picture(self, rest: str) -> str:
+        """A picture, for a wide page and for a phone, with what it shows in words."""
+        return pictures.figure(rest)
 
     def make_output(self, rest: str) -> str:
         """A command, and what it printed when the site was built."""

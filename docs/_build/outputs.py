@@ -19,8 +19,7 @@ from run_cell import run_cell
 ROOT = Path(__file__).parents[2]
 MADE = Path(__file__).parent / "made"
 TRACES = MADE / "traces"
-FIGURES = MADE / "figures"
-CARD = FIGURES / "card.png"  # the picture that a shared link shows
+CARD = MADE / "card" / "card.png"  # the picture that a shared link shows
 BUILT = MADE / "built"  # its time is when the build of site/ began
 TIMES = re.compile(r"\b\d[\d,.]*(?= (tokens/s|s|ms|µs)\b)")
 SOURCES = ("minipaged", "reference", "kernels", "lessons", "benchmarks")

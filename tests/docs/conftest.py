@@ -243,7 +243,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the built site: the one of `make docs` while it is as new as what it is made of, else
     built once, whatever the number of workers."""
     needed = [BUILD / "node_modules" / "pyodide", AXE, BUILD / "made" / "traces" / "beams.jsonl",
-              BUILD / "made" / "figures" / "waste.svg"]  # fmt: skip
+              BUILD / "made" / "card" / "card.png"]  # fmt: skip
     if importlib.util.find_spec("mkdocs") is None or not all(path.exists() for path in needed):
         pytest.skip("the site's tools, or what it is made of, are missing: make docs")
     if is_built():

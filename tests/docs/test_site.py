@@ -132,8 +132,7 @@ def ask(hooks: ModuleType) -> Callable[[str], str]:
         "{{ twins gone.py BlockAllocator.free | launch_free }}",
         "{{ trace gone }}",
         "{{ trace beams 99 }}",
-        '{{ figure gone "What it shows" }}',
-        '{{ figure waste "" }}',
+        "{{ picture gone }}",
         "{{ output minipaged gone }}",
         "{{ output rm -rf }}",
         "{{ exercise 99_gone }}",
@@ -477,6 +476,14 @@ def test_the_block_view_on_a_page_steps_to_a_copy(visit: Callable[..., Any]) -> 
     assert "copy-on-write: block 2 → 3 for A.0" in view.inner_text()
     assert "copy-on-write: block 2 → 4 for A.1" in view.inner_text()
     assert "copy-on-write: block 2 → 5" not in view.inner_text()
+
+
+@pytest.mark.parametrize("width, layout", [(1280, "wide"), (390, "narrow")])
+def test_a_picture_takes_the_room_of_its_page(visit: Callable[..., Any], width: int, layout: str) -> None:
+    page = visit("concepts/attention.html", viewport={"width": width, "height": 900})
+    shown = page.locator(".picture svg:visible")
+    assert shown.count() == 1 and layout in shown.get_attribute("class")
+    assert shown.bounding_box()["width"] == pytest.approx(720 if width > 720 else width - 32, abs=8)
 
 
 def test_formulas_are_drawn(visit: Callable[..., Any]) -> None:
