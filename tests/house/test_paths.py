@@ -18,6 +18,8 @@ PATH = re.compile(f"{IN_A_FOLDER}|{BARE_NAME}")
 MADE_ELSEWHERE = {
     "exercise.py": "the learner's",
     "conftest.py": "of pytest",
+    "handed_in.py": "a teacher's",
+    "sitecustomize.py": "of Python",
     "setup.py": "of setuptools",
 }
 
