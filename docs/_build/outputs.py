@@ -41,9 +41,12 @@ def _made_by(script: str) -> str:
     return sha256(digest().encode() + Path(script).read_bytes()).hexdigest()
 
 
-def of_cell(code: str) -> str:
-    """What a cell prints: on its own, as in the browser."""
-    return run_cell(code)[0]
+def of_cell(code: str) -> tuple[str, str, int]:
+    """What a cell prints, on its own as in the browser; the error that ends it, or ""; and its line."""
+    printed: list[str] = []
+    error, line = run_cell(code, printed.append)
+    text = "".join(printed)
+    return text if error else text.rstrip(), error, line
 
 
 def of_command(command: str) -> str:
