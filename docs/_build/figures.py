@@ -8,11 +8,15 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import outputs
+
+if __name__ == "__main__":
+    outputs.leave_if_fresh("figures", outputs.FIGURES, __file__)
+
 import matplotlib
 
 matplotlib.use("svg")
 
-import outputs
 from matplotlib import pyplot
 
 from minipaged.cli.bench import load_benchmarks

@@ -65,6 +65,7 @@ CODE_LINE = re.compile(
     r'(?:<span class="w">)?(?P<indent> *)(?:</span>)?(?:<span class="(?P<kind>\w+)">)?(?P<more> *))'
 )
 BROKEN = {"sd": 0, "c1": 2}  # how much further in a broken line goes on: docstrings and comments; code 4
+TOLD = 20  # pages
 CELL = re.compile(r"^```python cell\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 RUN = re.compile(r"^```python run\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 ABBREVIATION = re.compile(
@@ -88,6 +89,7 @@ def on_post_build(config: Any) -> None:
     """Note when a build of site/ began that had nothing to warn of: the tests need no other one then."""
     if Path(config.site_dir) != ROOT / "site":
         return
+    print(f"pages: all built, in {time.time() - BEGUN:.0f} s", flush=True)
     outputs.BUILT.unlink(missing_ok=True)
     counters = [each for each in logging.getLogger("mkdocs").handlers if isinstance(each, CountHandler)]
     if counters and not any(each.get_counts() for each in counters):
@@ -138,6 +140,7 @@ def add(files: Files, config: Any, uri: str, path: Path) -> None:
 
 def on_page_markdown(markdown: str, page: Page, config: Any, files: Files) -> str:
     """Carry out what the page asks for."""
+    _tell_progress(page, files)
     here = Here(page)
     page.meta.setdefault("description", summary(markdown))
     if re.search(r"^\{\{ (twins|lessons)\b", markdown, re.MULTILINE):
@@ -145,6 +148,14 @@ def on_page_markdown(markdown: str, page: Page, config: Any, files: Files) -> st
     markdown = CELL.sub(lambda match: cells.cell(match[1]), markdown)
     markdown = RUN.sub(lambda match: here.script(match[1]), markdown)
     return DIRECTIVE.sub(lambda match: here.directive(match[1], match[2] or ""), markdown)
+
+
+def _tell_progress(page: Page, files: Files) -> None:
+    """Say how far the build is: at its first page, and at each TOLD pages more."""
+    pages = [file.src_uri for file in files.documentation_pages()] if files else []
+    done = pages.index(page.file.src_uri) if page.file.src_uri in pages else 1
+    if done % TOLD == 0:
+        print(f"pages: {done} of {len(pages)} ...", flush=True)
 
 
 def on_page_content(html: str, page: Page, config: Any, files: Files) -> str:

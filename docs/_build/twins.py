@@ -23,7 +23,7 @@ SHORT = 1  # so many lines between two that are shown are shown as well
 HINT = (
     "Point at a line, or move to its number with Tab: the lines of the other side that do the same light up."
 )
-LISTING = re.compile(r'<div class="listing" data-pairs="([\d ]+)" data-does="([^"]*)">.*?</code>', re.DOTALL)
+LISTING = re.compile(r'<div class="listing" data-does="([^"]*)" data-pairs="([\d ]+)">.*?</code>', re.DOTALL)
 LINE = re.compile(r'<span (?=id="__span-\d+-(\d+)")([^>]*)>(<a [^>]*></a>)?')
 
 
@@ -110,7 +110,8 @@ def markdown(of: str, up: str) -> str:
 def shown(numbers: list[int]) -> list[bool]:
     """Which lines are shown while the rest is folded: those of pairs, and short stretches between them."""
     marked = [index for index, number in enumerate(numbers) if number]
-    near = {i for a, b in pairwise(marked) if b - a - 1 <= SHORT for i in range(a, b)}
+    stops = [*marked, len(numbers)]
+    near = {i for a, b in pairwise(stops) if b - a - 1 <= SHORT for i in range(a, b)}
     return [index in near or number > 0 for index, number in enumerate(numbers)]
 
 
@@ -133,7 +134,7 @@ def _side(side: list[Code], pairs: list[Pair], up: str) -> str:
             f"**{FOLDERS[folder]}** `{code.name}` [{code.file}, line {code.first}]({link}){{ .source }}"
         )
         numbers = " ".join(map(str, code.numbers))
-        parts.append(f'<div class="listing" data-pairs="{numbers}" data-does="{does}" markdown>')
+        parts.append(f'<div class="listing" data-does="{does}" data-pairs="{numbers}" markdown>')
         parts.append(sources.fenced("python", "\n".join(code.lines)) + "\n\n</div>")
     parts.append(
         f'<label class="twin-whole"><input type="checkbox"> Show all {_num_lines(side)} lines</label>'
@@ -147,8 +148,8 @@ def fold(page: str) -> str:
 
 
 def _marked(listing: re.Match[str]) -> str:
-    numbers = [int(number) for number in listing[1].split()]
-    does = listing[2].split("|")
+    numbers = [int(number) for number in listing[2].split()]
+    does = listing[1].split("|")
     visible = shown(numbers)
 
     def line(match: re.Match[str]) -> str:
@@ -167,7 +168,7 @@ def _marked(listing: re.Match[str]) -> str:
         return f"{gap}<span {kind} {match[2]}>{match[3] or ''}{mark}"
 
     code = LINE.sub(line, listing[0])
-    return code.replace(f' data-pairs="{listing[1]}" data-does="{listing[2]}"', "", 1)
+    return code.replace(f' data-does="{listing[1]}" data-pairs="{listing[2]}"', "", 1)
 
 
 def _number_of_lines(visible: list[bool]) -> str:
