@@ -64,7 +64,7 @@ def _told(error: BaseException) -> tuple[str, int]:
     frames = traceback.walk_tb(error.__traceback__)
     lines = [line for frame, line in frames if frame.f_code.co_filename == "cell"]
     text = "".join(traceback.format_exception_only(error)).rstrip()
-    if isinstance(error, SyntaxError) and error.filename == "cell":
-        lines.append(error.lineno or 1)
+    if isinstance(error, SyntaxError):
+        lines += [error.lineno or 1] if error.filename == "cell" else []
         text = f"{type(error).__name__}: {error.msg}"
     return (f"line {lines[-1]}: {text}", lines[-1]) if lines else (text, 0)
