@@ -19,7 +19,8 @@ from pathlib import Path
 from run_cell import run_cell
 
 ROOT = Path(__file__).parents[2]
-MADE = Path(__file__).parent / "made"
+HERE = Path(__file__).parent
+MADE = HERE / "made"
 TRACES = MADE / "traces"
 FIGURES = MADE / "figures"
 CARD = FIGURES / "card.png"  # the picture that a shared link shows
@@ -50,6 +51,7 @@ def made(folder: Path, script: str) -> None:
     """Note that `script` has made what is in `folder` of the files of ours that this process has loaded."""
     loaded = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
     paths = {Path(path) for path in [script, *loaded] if path} | set(RESULTS.glob("*.json"))
+    paths -= {Path(__file__), HERE / "run_cell.py"}  # these make nothing
     folders = [ROOT / name for name in (*SOURCES, "docs")]
     ours = [path.relative_to(ROOT).as_posix() for path in paths if set(folders) & set(path.parents)]
     (folder / "made_of.json").write_text(json.dumps(_digests(ours), indent=0))
