@@ -11,6 +11,7 @@ A line of a page that is one of these is replaced when the site is built; a name
     {{ output minipaged lessons hint 3 }}                         a command, and what it prints
     {{ exercise 05_copy_on_write }}                               a lesson: what to write, and how to grade it
     {{ results cpu-huggingface.json }}                            what a benchmark measured, and where
+    {{ playground }}                                              the same requests in one piece and in blocks
     {{ lessons }}                                                 the table of all lessons
     {{ clone }}                                                   how to get the repository
 
@@ -45,6 +46,7 @@ sys.path.insert(0, str(HERE))
 
 import glossary_page  # noqa: E402
 import outputs  # noqa: E402
+import playground_page  # noqa: E402
 import results  # noqa: E402
 import sources  # noqa: E402
 from summary import summary  # noqa: E402
@@ -112,6 +114,7 @@ def on_files(files: Files, config: Any) -> Files:
     files.append(File.generated(config, "glossary.md", content=glossary))
     text = {path.name: path.read_text() for path in sorted((ROOT / "reference").glob("*.py"))}
     files.append(File.generated(config, "assets/reference.json", content=json.dumps(text)))
+    files.append(File.generated(config, "assets/playground.json", content=playground_page.sources()))
     for lesson in COURSE.lessons:
         made = {
             "task": sources.prose(lesson.path / "README.md"),
@@ -239,6 +242,10 @@ class Here:
         if not words.strip('"') or not (outputs.FIGURES / f"{name}.svg").is_file():
             raise LookupError("no such figure, or no words for those who can't see it")
         return f"![{words.strip(chr(34))}]({self.up}assets/made/{name}.svg){{ .figure }}"
+
+    def make_playground(self, rest: str) -> str:
+        """The same requests in one piece and in blocks, to watch and to change."""
+        return playground_page.page()
 
     def make_output(self, rest: str) -> str:
         """A command, and what it printed when the site was built."""
