@@ -103,7 +103,8 @@ class Side {
       const label = make("span", { class: "pg-number" }, `${inBlocks ? number : number * width}`);
       cells[0].prepend(label);
       const users = inBlocks ? tableEntries(recording, frame, number) : [];
-      if (users.length) cells[Math.min(width, 8) - 1].append(make("span", { class: "pg-entry" }, users.join(" ")));
+      const words = size === 1 && users.length > 1 ? `×${users.length}` : users.join(" ");
+      if (words) cells[Math.min(width, 8) - 1].append(make("span", { class: "pg-entry" }, words));
       return make("div", { class: "pg-group", "data-kept": kept, "data-shared": users.length > 1 }, ...cells);
     });
   }
@@ -177,10 +178,12 @@ function legend() {
   return make(
     "ul",
     { class: "pg-legend" },
-    sample("filled", "a token"),
-    sample("filled", "new in this step", { "data-new": true }),
+    sample("filled", "token"),
+    sample("filled", "new", { "data-new": true }),
     sample("empty", "taken and empty"),
     sample("free", "free"),
+    make("li", {}, make("span", { class: "pg-cell pg-group", "data-shared": true }), "shared"),
+    make("li", {}, make("span", { class: "pg-cell pg-group", "data-kept": true }), "free, can be found"),
     make("li", {}, make("b", {}, "9"), "physical block"),
     make("li", {}, make("b", {}, "A0"), "logical block 0 of A"),
   );
@@ -241,7 +244,7 @@ class Playground {
     this.sharing = make("input", { type: "checkbox" });
     this.note = make("p", { class: "pg-status", role: "status" });
     const rows = this.prompts.map(({ chip, text, length }) =>
-      make("div", { class: "pg-prompt" }, chip, text, make("label", {}, "answer ", length)),
+      make("div", { class: "pg-prompt" }, chip, text, make("label", {}, "answer ", length, " tokens")),
     );
     const field = (words, input) => make("label", { class: "pg-field" }, words, input);
     this.form = make(
@@ -298,16 +301,14 @@ class Playground {
   fit() {
     if (this.width === this.element.clientWidth && this.fitted === this.recording) return;
     [this.width, this.fitted] = [this.element.clientWidth, this.recording];
-    for (const side of this.sides) {
-      const parts = [side.head, side.events, side.counts, side.lanes];
-      for (const part of parts) part.style.minHeight = "";
-      const most = parts.map(() => 0);
-      for (let step = 0; step < this.recording.in_blocks.length; step++) {
-        side.draw(this.recording, step, this.lit);
-        parts.forEach((part, i) => (most[i] = Math.max(most[i], part.getBoundingClientRect().height)));
-      }
-      parts.forEach((part, i) => (part.style.minHeight = `${most[i]}px`));
+    const parts = this.sides.flatMap((side) => [side.head, side.events, side.counts, side.lanes]);
+    for (const part of parts) part.style.minHeight = "";
+    const most = parts.map(() => 0);
+    for (let step = 0; step < this.recording.in_blocks.length; step++) {
+      for (const side of this.sides) side.draw(this.recording, step, this.lit);
+      parts.forEach((part, i) => (most[i] = Math.max(most[i], part.getBoundingClientRect().height)));
     }
+    parts.forEach((part, i) => (part.style.minHeight = `${most[i]}px`));
     this.show(this.step);
   }
 
