@@ -11,6 +11,7 @@ A line of a page that is one of these is replaced when the site is built; a name
     {{ output minipaged lessons hint 3 }}                         a command, and what it prints
     {{ exercise 05_copy_on_write }}                               a lesson: what to write, and how to grade it
     {{ results cpu-huggingface.json }}                            what a benchmark measured, and where
+    {{ playground }}                                              the same requests in one piece and in blocks
     {{ lessons }}                                                 the table of all lessons
     {{ clone }}                                                   how to get the repository
 
@@ -48,6 +49,7 @@ import cells  # noqa: E402
 import glossary_page  # noqa: E402
 import outputs  # noqa: E402
 import pictures  # noqa: E402
+import playground_page  # noqa: E402
 import results  # noqa: E402
 import sources  # noqa: E402
 import twins  # noqa: E402
@@ -118,6 +120,7 @@ def on_files(files: Files, config: Any) -> Files:
     files.append(File.generated(config, "glossary.md", content=glossary))
     text = {path.name: path.read_text() for path in sorted((ROOT / "reference").glob("*.py"))}
     files.append(File.generated(config, "assets/reference.json", content=json.dumps(text)))
+    files.append(File.generated(config, "assets/playground.json", content=playground_page.sources()))
     for lesson in COURSE.lessons:
         made = {
             "task": sources.prose(lesson.path / "README.md"),
@@ -244,6 +247,10 @@ class Here:
     def make_picture(self, rest: str) -> str:
         """A picture, for a wide page and for a phone, with what it shows in words."""
         return pictures.figure(rest)
+
+    def make_playground(self, rest: str) -> str:
+        """The same requests in one piece and in blocks, to watch and to change."""
+        return playground_page.page()
 
     def make_output(self, rest: str) -> str:
         """A command, and what it printed when the site was built."""
