@@ -56,6 +56,7 @@ import twins  # noqa: E402
 from summary import summary  # noqa: E402
 
 from minipaged.course.manifest import Course, Lesson  # noqa: E402
+from minipaged.view.page import SCRIPTS  # noqa: E402
 
 BEGUN = time.time()
 REPOSITORY = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["minipaged"]["REPOSITORY"]
@@ -112,9 +113,10 @@ def on_files(files: Files, config: Any) -> Files:
     add(files, config, "assets/katex/katex.min.js", katex / "katex.min.js")
     for font in sorted(katex.glob("fonts/*.woff2")):
         add(files, config, f"assets/katex/fonts/{font.name}", font)
-    for name in ("replay.js", "block_view.js", "block_view.css"):
+    for name in (*SCRIPTS, "block_view.css"):
         add(files, config, f"assets/{name}", ROOT / "minipaged" / "view" / name)
-    for path in sorted([*outputs.TRACES.glob("*.jsonl"), outputs.CARD]):
+    traces = [path for path in outputs.TRACES.glob("*.json*") if path.name != "made_of.json"]
+    for path in sorted([*traces, outputs.CARD]):
         add(files, config, f"assets/made/{path.name}", path)
     glossary = glossary_page.page(HERE / "glossary.md")
     files.append(File.generated(config, "glossary.md", content=glossary))
@@ -147,8 +149,8 @@ def on_page_markdown(markdown: str, page: Page, config: Any, files: Files) -> st
     _tell_progress(page, files)
     here = Here(page)
     page.meta.setdefault("description", summary(markdown))
-    if re.search(r"^\{\{ (twins|lessons)\b", markdown, re.MULTILINE):
-        page.meta.setdefault("hide", []).append("toc")  # two columns of code, and a wide table, need the room
+    if re.search(r"^\{\{ (twins|lessons|trace)", markdown, re.MULTILINE):
+        page.meta.setdefault("hide", []).append("toc")  # two columns, and a wide table, need the room
     markdown = CELL.sub(lambda match: cells.cell(match[1]), markdown)
     markdown = RUN.sub(lambda match: here.script(match[1]), markdown)
     return DIRECTIVE.sub(lambda match: here.directive(match[1], match[2] or ""), markdown)
@@ -241,8 +243,11 @@ class Here:
             )
         if step and f'"step":{step},' not in path.read_text(encoding="utf-8"):
             raise LookupError(f"the trace {name} has no step {step}")
-        at = f' data-step="{step}"' if step else ""
-        return f'<div class="block-view" data-trace="{self.up}assets/made/{name}.jsonl"{at}></div>'
+        more = f' data-step="{step}"' if step else ""
+        if (outputs.TRACES / f"{name}.json").is_file():
+            more += f' data-tour="{self.up}assets/made/{name}.json"'
+        made = f"{self.up}assets/made/{name}.jsonl"
+        return f'<div class="block-view" data-trace="{made}" data-scene="{name}"{more}></div>'
 
     def make_picture(self, rest: str) -> str:
         """A picture, for a wide page and for a phone, with what it shows in words."""
