@@ -15,7 +15,9 @@ This keeps no native code out: see docs/lessons.md.
 from __future__ import annotations
 
 import builtins
+import importlib
 import os
+import platform
 import sys
 import sysconfig
 import threading
@@ -29,7 +31,7 @@ from unittest.mock import patch
 
 from .manifest import MANIFEST, PROGRESS, Lesson
 
-_SEALED = ("minipaged", "pytest", "_pytest", "pluggy")  # packages
+_SEALED = ("minipaged", "pytest", "_pytest", "pluggy", "json", "os")  # packages
 _PROCESSES = (
     "os.system",
     "os.exec",
@@ -78,9 +80,16 @@ class _Watch:
     """What one exercise has done so far while its lesson is graded."""
 
     def __init__(self, lesson: Lesson, tests: ModuleType) -> None:
-        self._library = _library_folders()
-        self._trusted = (*_package_folders(), *self._library, *map(str, lesson.path.glob("test_*.py")))
-        self._kept = (*self._library, *(str(lesson.root.resolve() / name) for name in _FILES_OF_COURSE))
+        library, root = _library_folders(), lesson.root.resolve()
+        tests_of_all = map(str, root.glob("*/test_*.py"))
+        self._keys = {Path(str(importlib.import_module(key).__file__)).resolve() for key in lesson.keys}
+        self._trusted = (
+            *_package_folders(),
+            *library,
+            *map(str, root.glob("*/test_*.py")),
+            platform.__file__,
+        )
+        self._kept = (*library, *tests_of_all, *(str(root / name) for name in _FILES_OF_COURSE))
         self._seal = _seal(tests)
         self._start = threading.Thread.start
         self._threads: list[threading.Thread] = []  # of the exercise; the library may keep some of its own
@@ -88,7 +97,7 @@ class _Watch:
 
     def judge(self, event: str, arguments: tuple[Any, ...]) -> None:
         """Raise ForbiddenError if an audit event is forbidden and comes from the exercise."""
-        fault = _fault(event, arguments, self._library, self._kept)
+        fault = _fault(event, arguments, self._keys, self._kept)
         if fault and (frame := _frame_of_exercise(sys._getframe(2), self._trusted)) is not None:
             self._faults.append(ForbiddenError(fault, frame.f_lineno))
             raise self._faults[-1]
@@ -145,7 +154,7 @@ def _bounded_recursion() -> Iterator[None]:
         set_limit(before)
 
 
-def _fault(event: str, arguments: tuple[Any, ...], library: tuple[str, ...], kept: tuple[str, ...]) -> str:
+def _fault(event: str, arguments: tuple[Any, ...], keys: set[Path], kept: tuple[str, ...]) -> str:
     """Say what an audit event would do that no answer needs; "" for all others."""
     if event.startswith("gc.get_"):
         return f"called {event}, which finds the grader's own objects"
@@ -153,29 +162,46 @@ def _fault(event: str, arguments: tuple[Any, ...], library: tuple[str, ...], kep
         return f"replaced the code of {getattr(arguments[0], '__qualname__', arguments[0])}"
     if event in _PROCESSES:
         return "started another process"
+    if event in ("os.kill", "os.killpg"):
+        return "sent a signal"
+    if event in ("os.remove", "os.rename", "os.truncate"):
+        changed = [os.path.realpath(path) for path in arguments[:2] if isinstance(path, str)]
+        return next((f"changed {path}" for path in changed if path.startswith(kept)), "")
     if event == "open" and isinstance(arguments[0], str):
         path = os.path.realpath(arguments[0])
         if arguments[2] & _WRITES and path.startswith(kept):
             return f"wrote to {path}"
-        if path.startswith(library):
-            return f"read {path}, a file of the library that answers the lesson"
+        if _is_of_key(Path(path), keys):
+            return f"read {path}, a file of the answer key"
     return ""
+
+
+def _is_of_key(path: Path, keys: set[Path]) -> bool:
+    """Whether a file holds the text of a key, or its bytecode."""
+    folder = path.parent.parent if path.parent.name == "__pycache__" else path.parent
+    return folder / f"{path.name.partition('.')[0]}.py" in keys
 
 
 def _frame_of_exercise(frame: FrameType | None, trusted: tuple[str, ...]) -> FrameType | None:
     """Return the frame of the exercise that makes a call, through the standard library at most, or None.
 
-    The files that an import opens don't count.
+    The files that an import of the library opens don't count.
     """
     standard = (sysconfig.get_path("stdlib"), "<frozen ")
     while frame is not None:
         file = frame.f_code.co_filename
-        if frame.f_code.co_name == "_find_and_load" or file.startswith(trusted):
+        if file.startswith(trusted) or _imports_library(frame):
             return None
         if not file.startswith(standard):
             return frame
         frame = frame.f_back
     return None
+
+
+def _imports_library(frame: FrameType) -> bool:
+    """Whether a frame is Python's import of a module of the library, under its own name."""
+    is_import = frame.f_code.co_name == "_find_and_load"
+    return is_import and str(frame.f_locals["name"]).partition(".")[0] == "minipaged"
 
 
 def _library_folders() -> tuple[str, ...]:
