@@ -2,7 +2,7 @@
 
     what                                  noticed by                       where
     files, processes, gc, code of others  an audit event of Python         `_fault` here
-    replaced functions and modules        a seal over their names          `_seal` here
+    replaced functions and modules        a seal over their names          seal.py
     threads that go on                    a noted Thread.start             `_Watch` here
     the answer key                        bodies that raise                withheld.py
     the end, output, memory, records      the process that started it      grading_process.py
@@ -14,7 +14,6 @@ This keeps no native code out: see docs/lessons.md.
 
 from __future__ import annotations
 
-import builtins
 import importlib
 import os
 import platform
@@ -22,7 +21,7 @@ import sys
 import sysconfig
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType, ModuleType
@@ -30,8 +29,8 @@ from typing import Any
 from unittest.mock import patch
 
 from .manifest import MANIFEST, PROGRESS, Lesson
+from .seal import first_change, seal
 
-_SEALED = ("minipaged", "pytest", "_pytest", "pluggy", "json", "os")  # packages
 _PROCESSES = (
     "os.system",
     "os.exec",
@@ -44,21 +43,6 @@ _PROCESSES = (
 _WRITES = os.O_WRONLY | os.O_RDWR
 _FILES_OF_COURSE = (PROGRESS, MANIFEST, "pytest.ini", "conftest.py")
 _MAX_DEPTH = 20_000  # calls within calls
-
-
-class Sealed:
-    """One name of the grader, and what it stands for."""
-
-    __slots__ = ("_code", "_namespace", "_value", "name", "owner")
-
-    def __init__(self, owner: str, namespace: Mapping[str, object], name: str, value: object) -> None:
-        self.owner, self.name = owner, name
-        self._namespace, self._value, self._code = namespace, value, getattr(value, "__code__", None)
-
-    def has_changed(self) -> bool:
-        """Whether the name stands for something else, or its function has other code."""
-        value = self._namespace.get(self.name)
-        return value is not self._value or getattr(value, "__code__", None) is not self._code
 
 
 class ForbiddenError(BaseException):
@@ -90,7 +74,7 @@ class _Watch:
             platform.__file__,
         )
         self._kept = (*library, *tests_of_all, *(str(root / name) for name in _FILES_OF_COURSE))
-        self._seal = _seal(tests)
+        self._seal = seal(tests)
         self._start = threading.Thread.start
         self._threads: list[threading.Thread] = []  # of the exercise; the library may keep some of its own
         self._faults: list[ForbiddenError] = []
@@ -111,7 +95,7 @@ class _Watch:
     def first(self) -> ForbiddenError | None:
         """Return the first thing that was forbidden, or None."""
         try:
-            changed = _first_change(self._seal)
+            changed = first_change(self._seal)
         except Exception:  # what this needs was replaced
             changed = "a function of Python"
         if changed:
@@ -216,31 +200,6 @@ def _library_folders() -> tuple[str, ...]:
 def _package_folders() -> tuple[str, ...]:
     """Return the folders of installed packages."""
     return sysconfig.get_path("purelib"), sysconfig.get_path("platlib")
-
-
-def _seal(tests: ModuleType) -> list[Sealed]:
-    """Return the modules, functions, methods and classes of the grader, each with its code."""
-    modules = {name: m for name, m in sys.modules.items() if name.partition(".")[0] in _SEALED}
-    modules |= {tests.__name__: tests, "builtins": builtins}
-    seal = [Sealed("sys.modules", sys.modules, name, module) for name, module in modules.items()]
-    for name, module in modules.items():
-        for attribute, value in vars(module).items():
-            if "<locals>" in getattr(value, "__qualname__", "<locals>"):
-                continue  # no function or class, or one that pytest makes anew for each test
-            seal.append(Sealed(name, vars(module), attribute, value))
-            if isinstance(value, type) and value.__module__ == name:
-                seal += [
-                    Sealed(f"{name}.{attribute}", vars(value), member, method)
-                    for member, method in vars(value).items()
-                    if callable(method) or isinstance(method, property | classmethod | staticmethod)
-                ]
-    return seal
-
-
-def _first_change(seal: list[Sealed]) -> str:
-    """Return the name of the first thing that isn't what it was; "" if nothing has changed."""
-    changed = (f"{sealed.owner}.{sealed.name}" for sealed in seal if sealed.has_changed())
-    return next(changed, "")
 
 
 def _is_running(thread: threading.Thread) -> bool:
