@@ -5,11 +5,15 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+import outputs
+
+if __name__ == "__main__":
+    outputs.leave_if_fresh("card", outputs.CARD.parent, __file__)
+
 import matplotlib
 
 matplotlib.use("agg")
 
-import outputs
 from matplotlib import pyplot
 
 BLUE, ORANGE, GREY = "#24506b", "#d07a2d", "#b9b9b4"
@@ -44,10 +48,8 @@ def draw_card() -> None:
 
 
 def main() -> None:
-    """Draw the card, unless it is there and the sources the same."""
+    """Draw the card."""
     folder = outputs.CARD.parent
-    if outputs.CARD.is_file() and outputs.is_fresh(folder, __file__):
-        return
     folder.mkdir(parents=True, exist_ok=True)
     draw_card()
     outputs.made(folder, __file__)

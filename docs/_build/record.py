@@ -1,20 +1,27 @@
 """Record the traces that the pages replay, each by a run of the real engine on the real model.
 
 Every run is greedy or seeded, so the same trace comes out each time. Twenty steps or so, small pools: a
-reader is to see every block.
+reader is to see every block. Other requests have used each pool before, so free blocks are scattered.
 """
 
 from __future__ import annotations
 
 import io
+import json
+import random
 import sys
 from collections.abc import Callable
+
+import outputs
+
+if __name__ == "__main__" and not sys.argv[1:]:
+    outputs.leave_if_fresh("recordings", outputs.TRACES, __file__)
 
 from minipaged.cli.machine import interpret_kernels_without_gpu
 
 interpret_kernels_without_gpu()
 
-import outputs  # noqa: E402
+from tour import cards  # noqa: E402
 
 from minipaged import LLM, BeamSearchParams, SamplingParams  # noqa: E402
 from minipaged.view.trace import Trace  # noqa: E402
@@ -31,6 +38,21 @@ SHARED = "You are a patient teacher. Answer in one short sentence. "
 
 def greedy(max_tokens: int) -> SamplingParams:
     return SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)
+
+
+def tour() -> str:
+    """What paging does, one thing after another: tour.py explains eight of its steps."""
+    llm = LLM(block_size=4, num_blocks=16)
+    two = SamplingParams(n=2, temperature=0.9, seed=5, max_tokens=7, ignore_eos=True)
+    return record(
+        llm,
+        [
+            ("A", "Once upon a time there was", greedy(20), 0),
+            ("B", "A good cup of tea needs", greedy(13), 4),
+            ("C", "The best way to learn is", two, 9),
+            ("D", "Once upon a time the moon fell", greedy(10), 12),
+        ],
+    )
 
 
 def walkthrough() -> str:
@@ -56,7 +78,7 @@ def samples() -> str:
 
 def beams() -> str:
     """Four beams: forked, pruned and reordered."""
-    llm = LLM(block_size=4, num_blocks=40)
+    llm = LLM(block_size=4, num_blocks=32)
     params = BeamSearchParams(beam_width=4, max_tokens=14, ignore_eos=True)
     return record(llm, [("A", "The best thing about paging is", params, 0)])
 
@@ -85,7 +107,8 @@ def swap() -> str:
 
 
 def record(llm: LLM, requests: list[tuple[str, str, SamplingParams | BeamSearchParams, int]]) -> str:
-    """Serve requests, each from a step on, and return the trace."""
+    """Serve requests on a used pool, each from a step on, and return the trace."""
+    use_pool(llm)
     lines, num_steps = io.StringIO(), 0
     with Trace(llm.engine, lines):
         while requests or llm.engine.has_unfinished_requests():
@@ -97,7 +120,25 @@ def record(llm: LLM, requests: list[tuple[str, str, SamplingParams | BeamSearchP
     return lines.getvalue()
 
 
-RUNS: list[Callable[[], str]] = [walkthrough, batching, samples, beams, prefix, recompute, swap]
+def use_pool(llm: LLM) -> None:
+    """Let short requests take the blocks and leave in a random order, so that block 11 is the first free one.
+
+    None of them fills a block, so none of its blocks stays in the prefix cache.
+    """
+    engine, allocator = llm.engine, llm.engine.blocks.allocator
+    names = [f"{block}" for block in range(allocator.num_blocks - 1)]  # the scheduler keeps one block free
+    last = [name for name in ("13", "12", "11") if name in names]  # freed last, so taken first
+    for name in names:
+        engine.add_request(name, "Hi", greedy(3))
+    engine.step()
+    random.Random(4).shuffle(names)
+    for name in [*(name for name in names if name not in last), *last]:
+        engine.abort_request(name)
+    engine.step()
+    assert [f"{block}" for block in allocator.free_order()[: len(last)]] == last[::-1]
+
+
+RUNS: list[Callable[[], str]] = [tour, walkthrough, batching, samples, beams, prefix, recompute, swap]
 
 
 def main(names: list[str]) -> None:
@@ -107,8 +148,10 @@ def main(names: list[str]) -> None:
     for run in RUNS:
         path = outputs.TRACES / f"{run.__name__}.jsonl"
         if run.__name__ in names or (not names and not (fresh and path.is_file())):
-            print(f"recording {run.__name__} ...", flush=True)
+            print(f"  recording {run.__name__} ...", flush=True)
             path.write_text(run(), encoding="utf-8")
+    trace = (outputs.TRACES / "tour.jsonl").read_text(encoding="utf-8")
+    (outputs.TRACES / "tour.json").write_text(json.dumps(cards(trace), ensure_ascii=False), encoding="utf-8")
     if not names:
         outputs.made(outputs.TRACES, __file__)
 

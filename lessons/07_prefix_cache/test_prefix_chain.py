@@ -65,6 +65,42 @@ def test_other_tokens_have_another_digest(exercise: ModuleType) -> None:
         check_true(tried, digests[0] != digests[1], "two digests", "the same digest twice", why)
 
 
+def test_a_digest_is_long_enough(exercise: ModuleType) -> None:
+    """2000 blocks have 2000 digests."""
+    tried = "chain_hash(root, (i, 2)) for i from 0 to 1999"
+    with trying(tried):
+        root = exercise.chain_hash(None, (None,))
+        got = len({exercise.chain_hash(root, (i, 2)) for i in range(2000)})
+    why = (
+        "the digest is too short: a byte has 256 values, so of a few hundred blocks many share a digest, and "
+        "the cache keeps only the first of these. Keep all bytes of the hash"
+    )
+    check(f"different digests of {tried}", got, 2000, why)
+
+
+def test_a_digest_does_not_grow(exercise: ModuleType) -> None:
+    """A digest has one size, whatever it is the digest of."""
+    with trying("chain_hash(None, (None,)), and chain_hash(parent, (1, 2, 3, 4)) 100 times"):
+        digests = [exercise.chain_hash(None, (None,))]
+        for _ in range(100):
+            digests.append(exercise.chain_hash(digests[-1], (1, 2, 3, 4)))
+    with trying("chain_hash(root, 400 tokens)"):
+        wide = exercise.chain_hash(digests[0], tuple(range(400)))
+    for tried, late in (("that of link 100", digests[100]), ("that of a block of 400 tokens", wide)):
+        early, size = len(repr(digests[1])), len(repr(late))
+        why = (
+            "the digest holds what it should stand for: it grows with the tokens, so a long prompt takes "
+            "memory and time for all its tokens again in each link. Hash the parent's digest and the content"
+        )
+        check_true(
+            f"how long the digest of link 1 is in print, and {tried}",
+            size <= 8 * early,  # bytes take one to four characters each in print
+            "about the same",
+            f"{early} and {size} characters",
+            why,
+        )
+
+
 def test_another_salt_has_another_root(exercise: ModuleType) -> None:
     """The root's digest is that of its salt."""
     salts = [None, "a", "A", "b", "ab", "é", "", "None"]
@@ -170,6 +206,24 @@ def test_each_digest_is_made_once_from_the_one_before(exercise: ModuleType) -> N
     why = "Prefix(parent, content, self._hash), once for each link, the first one's parent being the root"
     check(f"calls of the hash function by {tried}", calls, [(None, (None,)), (1, (5, 6)), (2, (7, 8))], why)
     check(f"digests of {tried}", digests, [3, 2, 3], why)
+
+
+def test_only_what_is_asked_for_is_made(exercise: ModuleType) -> None:
+    """A link is made when it, or one behind it, is first asked for."""
+    calls: list[Any] = []
+
+    def recorder(parent_digest: Any, content: tuple[Any, ...]) -> Any:
+        calls.append(content)
+        return len(calls)
+
+    tried = f"chain[1] of tokens {A}, three full blocks of 4"
+    with trying(tried):
+        exercise.PrefixChain(A, 4, None, recorder)[1]
+    why = (
+        "a link is made when it is first asked for: a lookup ends at the first miss, and a digest of any "
+        "block behind it would be made for nothing"
+    )
+    check(f"what was hashed by {tried}", calls, [(None,), (5, 6, 7, 8), (1, 2, 3, 4)], why)
 
 
 def test_a_block_that_is_not_full_has_no_link(exercise: ModuleType) -> None:

@@ -2,7 +2,7 @@
 
     what                                  noticed by                       where
     files, processes, gc, code of others  an audit event of Python         `_fault` here
-    replaced functions and modules        a seal over their names          `_seal` here
+    replaced functions and modules        a seal over their names          seal.py
     threads that go on                    a noted Thread.start             `_Watch` here
     the answer key                        bodies that raise                withheld.py
     the end, output, memory, records      the process that started it      grading_process.py
@@ -14,13 +14,14 @@ This keeps no native code out: see docs/lessons.md.
 
 from __future__ import annotations
 
-import builtins
+import importlib
 import os
+import platform
 import sys
 import sysconfig
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType, ModuleType
@@ -28,8 +29,8 @@ from typing import Any
 from unittest.mock import patch
 
 from .manifest import MANIFEST, PROGRESS, Lesson
+from .seal import first_change, seal
 
-_SEALED = ("minipaged", "pytest", "_pytest", "pluggy")  # packages
 _PROCESSES = (
     "os.system",
     "os.exec",
@@ -42,21 +43,6 @@ _PROCESSES = (
 _WRITES = os.O_WRONLY | os.O_RDWR
 _FILES_OF_COURSE = (PROGRESS, MANIFEST, "pytest.ini", "conftest.py")
 _MAX_DEPTH = 20_000  # calls within calls
-
-
-class Sealed:
-    """One name of the grader, and what it stands for."""
-
-    __slots__ = ("_code", "_namespace", "_value", "name", "owner")
-
-    def __init__(self, owner: str, namespace: Mapping[str, object], name: str, value: object) -> None:
-        self.owner, self.name = owner, name
-        self._namespace, self._value, self._code = namespace, value, getattr(value, "__code__", None)
-
-    def has_changed(self) -> bool:
-        """Whether the name stands for something else, or its function has other code."""
-        value = self._namespace.get(self.name)
-        return value is not self._value or getattr(value, "__code__", None) is not self._code
 
 
 class ForbiddenError(BaseException):
@@ -78,17 +64,24 @@ class _Watch:
     """What one exercise has done so far while its lesson is graded."""
 
     def __init__(self, lesson: Lesson, tests: ModuleType) -> None:
-        self._library = _library_folders()
-        self._trusted = (*_package_folders(), *self._library, *map(str, lesson.path.glob("test_*.py")))
-        self._kept = (*self._library, *(str(lesson.root.resolve() / name) for name in _FILES_OF_COURSE))
-        self._seal = _seal(tests)
+        library, root = _library_folders(), lesson.root.resolve()
+        tests_of_all = map(str, root.glob("*/test_*.py"))
+        self._keys = {Path(str(importlib.import_module(key).__file__)).resolve() for key in lesson.keys}
+        self._trusted = (
+            *_package_folders(),
+            *library,
+            *map(str, root.glob("*/test_*.py")),
+            platform.__file__,
+        )
+        self._kept = (*library, *tests_of_all, *(str(root / name) for name in _FILES_OF_COURSE))
+        self._seal = seal(tests)
         self._start = threading.Thread.start
         self._threads: list[threading.Thread] = []  # of the exercise; the library may keep some of its own
         self._faults: list[ForbiddenError] = []
 
     def judge(self, event: str, arguments: tuple[Any, ...]) -> None:
         """Raise ForbiddenError if an audit event is forbidden and comes from the exercise."""
-        fault = _fault(event, arguments, self._library, self._kept)
+        fault = _fault(event, arguments, self._keys, self._kept)
         if fault and (frame := _frame_of_exercise(sys._getframe(2), self._trusted)) is not None:
             self._faults.append(ForbiddenError(fault, frame.f_lineno))
             raise self._faults[-1]
@@ -102,7 +95,7 @@ class _Watch:
     def first(self) -> ForbiddenError | None:
         """Return the first thing that was forbidden, or None."""
         try:
-            changed = _first_change(self._seal)
+            changed = first_change(self._seal)
         except Exception:  # what this needs was replaced
             changed = "a function of Python"
         if changed:
@@ -145,7 +138,7 @@ def _bounded_recursion() -> Iterator[None]:
         set_limit(before)
 
 
-def _fault(event: str, arguments: tuple[Any, ...], library: tuple[str, ...], kept: tuple[str, ...]) -> str:
+def _fault(event: str, arguments: tuple[Any, ...], keys: set[Path], kept: tuple[str, ...]) -> str:
     """Say what an audit event would do that no answer needs; "" for all others."""
     if event.startswith("gc.get_"):
         return f"called {event}, which finds the grader's own objects"
@@ -153,29 +146,46 @@ def _fault(event: str, arguments: tuple[Any, ...], library: tuple[str, ...], kep
         return f"replaced the code of {getattr(arguments[0], '__qualname__', arguments[0])}"
     if event in _PROCESSES:
         return "started another process"
+    if event in ("os.kill", "os.killpg"):
+        return "sent a signal"
+    if event in ("os.remove", "os.rename", "os.truncate"):
+        changed = [os.path.realpath(path) for path in arguments[:2] if isinstance(path, str)]
+        return next((f"changed {path}" for path in changed if path.startswith(kept)), "")
     if event == "open" and isinstance(arguments[0], str):
         path = os.path.realpath(arguments[0])
         if arguments[2] & _WRITES and path.startswith(kept):
             return f"wrote to {path}"
-        if path.startswith(library):
-            return f"read {path}, a file of the library that answers the lesson"
+        if _is_of_key(Path(path), keys):
+            return f"read {path}, a file of the answer key"
     return ""
+
+
+def _is_of_key(path: Path, keys: set[Path]) -> bool:
+    """Whether a file holds the text of a key, or its bytecode."""
+    folder = path.parent.parent if path.parent.name == "__pycache__" else path.parent
+    return folder / f"{path.name.partition('.')[0]}.py" in keys
 
 
 def _frame_of_exercise(frame: FrameType | None, trusted: tuple[str, ...]) -> FrameType | None:
     """Return the frame of the exercise that makes a call, through the standard library at most, or None.
 
-    The files that an import opens don't count.
+    The files that an import of the library opens don't count.
     """
     standard = (sysconfig.get_path("stdlib"), "<frozen ")
     while frame is not None:
         file = frame.f_code.co_filename
-        if frame.f_code.co_name == "_find_and_load" or file.startswith(trusted):
+        if file.startswith(trusted) or _imports_library(frame):
             return None
         if not file.startswith(standard):
             return frame
         frame = frame.f_back
     return None
+
+
+def _imports_library(frame: FrameType) -> bool:
+    """Whether a frame is Python's import of a module of the library, under its own name."""
+    is_import = frame.f_code.co_name == "_find_and_load"
+    return is_import and str(frame.f_locals["name"]).partition(".")[0] == "minipaged"
 
 
 def _library_folders() -> tuple[str, ...]:
@@ -190,31 +200,6 @@ def _library_folders() -> tuple[str, ...]:
 def _package_folders() -> tuple[str, ...]:
     """Return the folders of installed packages."""
     return sysconfig.get_path("purelib"), sysconfig.get_path("platlib")
-
-
-def _seal(tests: ModuleType) -> list[Sealed]:
-    """Return the modules, functions, methods and classes of the grader, each with its code."""
-    modules = {name: m for name, m in sys.modules.items() if name.partition(".")[0] in _SEALED}
-    modules |= {tests.__name__: tests, "builtins": builtins}
-    seal = [Sealed("sys.modules", sys.modules, name, module) for name, module in modules.items()]
-    for name, module in modules.items():
-        for attribute, value in vars(module).items():
-            if "<locals>" in getattr(value, "__qualname__", "<locals>"):
-                continue  # no function or class, or one that pytest makes anew for each test
-            seal.append(Sealed(name, vars(module), attribute, value))
-            if isinstance(value, type) and value.__module__ == name:
-                seal += [
-                    Sealed(f"{name}.{attribute}", vars(value), member, method)
-                    for member, method in vars(value).items()
-                    if callable(method) or isinstance(method, property | classmethod | staticmethod)
-                ]
-    return seal
-
-
-def _first_change(seal: list[Sealed]) -> str:
-    """Return the name of the first thing that isn't what it was; "" if nothing has changed."""
-    changed = (f"{sealed.owner}.{sealed.name}" for sealed in seal if sealed.has_changed())
-    return next(changed, "")
 
 
 def _is_running(thread: threading.Thread) -> bool:

@@ -6,6 +6,7 @@ process.
 
 from __future__ import annotations
 
+import sys
 import unittest
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -35,7 +36,14 @@ ON_FORBIDDEN: pytest.StashKey[Callable[[ForbiddenError], NoReturn]] = (
 )  # what to do about a fault
 
 # What ends a test without an answer.
-_EARLY_EXITS = (pytest.skip.Exception, pytest.xfail.Exception, pytest.exit.Exception, unittest.SkipTest)
+_EARLY_EXITS = (
+    pytest.skip.Exception,
+    pytest.xfail.Exception,
+    pytest.exit.Exception,
+    unittest.SkipTest,
+    SystemExit,
+)
+_NO_ANSWER = "what ends a test early gives no answer"
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -70,14 +78,17 @@ def exercise(request: pytest.FixtureRequest) -> Iterator[ModuleType]:
     with withheld(lesson), watched(lesson, request.module) as first_forbidden:
         request.config.stash[_first_forbidden] = first_forbidden
         try:
+            sys.path.append(str(submission.absolute().parent))  # for modules beside the exercise
             module = load_exercise(submission)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # pytest keeps an Exception in its place: one import for all tests
-            raise ExerciseError("importing the exercise") from error
+            why = _NO_ANSWER if isinstance(error, _EARLY_EXITS) else ""
+            raise ExerciseError("importing the exercise", why) from error
         finally:
             _check_forbidden(request.config)
         yield module
+    sys.path.remove(str(submission.absolute().parent))
     del request.config.stash[_first_forbidden]
 
 
@@ -181,7 +192,7 @@ def _guard(item: pytest.Item) -> Iterator[None]:
     except _EARLY_EXITS as end:
         if innermost_line([end], _submission(item.config, lesson)) == (None, ""):
             raise
-        raise ExerciseError(why="what ends a test early gives no answer") from end
+        raise ExerciseError(why=_NO_ANSWER) from end
 
 
 def lesson_of(item: pytest.Item | pytest.FixtureRequest) -> Lesson:

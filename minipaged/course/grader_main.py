@@ -65,8 +65,12 @@ class Sender:
         config.get_terminal_writer()._file = io.StringIO()
 
     def pytest_internalerror(self, excrepr: Any) -> None:
-        """Print an error of the grader itself all the same."""
-        sys.stderr.write(f"{excrepr}\n")
+        """Print the last line of an error of the grader itself all the same."""
+        sys.stderr.write(f"{str(excrepr).strip().splitlines()[-1]}\n")
+
+    def pytest_keyboard_interrupt(self) -> None:
+        """Report the interrupt, unless it was typed: then the parent process has got it, too, and ends."""
+        self.send(forbidden="raised KeyboardInterrupt", line=None)
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Leave out what an earlier grading process has graded."""

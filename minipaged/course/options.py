@@ -52,8 +52,11 @@ def check_options(config: pytest.Config) -> None:
         raise pytest.UsageError(BY_THEMSELVES)
     if getattr(config.option, "dist", "no") != "no":  # of pytest-xdist
         raise pytest.UsageError("the lessons are graded one after another, in one process: leave out -n")
-    if config.option.json and Path(config.option.json).is_dir():
-        raise pytest.UsageError(f"--json={config.option.json} is a folder: name a file")
+    if not config.pluginmanager.hasplugin("terminal"):
+        raise pytest.UsageError("the report of the lessons needs pytest's terminal: leave out -p no:terminal")
+    json = config.getoption("json")
+    if json and (Path(json).is_dir() or not Path(json).absolute().parent.is_dir()):
+        raise pytest.UsageError(f"--json={json}: name a file in a folder that exists")
     submission = config.option.submission
     if submission is None:
         return

@@ -51,6 +51,11 @@ def points(outcomes: list[Outcome]) -> list[dict[str, Any]]:
             "solved": outcome.is_solved,
             "points": outcome.total.num_passed,
             "of": outcome.total.num_all,
+            "parts": [
+                {"title": part.title, "points": tally.num_passed, "of": tally.num_all}
+                for part in outcome.lesson.parts
+                for tally in [outcome.of(part.tests)]
+            ],
             "checks": outcome.total.checks,
         }
         for outcome in outcomes

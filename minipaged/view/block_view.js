@@ -1,88 +1,51 @@
-/* The block view: replays a trace of the paged KV cache (docs/trace.md), step by step.
+/* The block view: draws what a trace of the paged KV cache (docs/trace.md) says, step by step.
  *
- * No framework, no network. replay.js, which comes before it, makes states of a trace;
- * `minipagedBlockView(element, traceText)` draws them, and touches only what has changed.
- * An element of class "block-view" with data-trace="#id of a script" or a URL starts by itself.
+ * No framework, no network. `minipagedBlockView(element, traceText)` replays a recording, and `append(line)` adds a
+ * line of a run that goes on; without a recording it waits for the first line. replay.js makes states of lines,
+ * frame.js holds what stays the same, and a step changes only the cells that differ. scenes.js starts views by itself.
  */
 (() => {
   "use strict";
 
-  const { NOTHING, replay, advance, survey, blockState, computed, labelOf, filled, few, plural } =
+  const { NOTHING, replay, advance, survey, blockState, computed, labelOf, filled, textsIn, few, plural } =
     globalThis.minipagedReplay;
+  const { h, setText, paint, slotsOf, stripes, fit } = globalThis.minipagedCells;
+  const { frame, reserve, mostRows } = globalThis.minipagedFrame;
   const MOST_CELLS = 4096; // of a pool, drawn
+  const MOST_STRIPS = 64; // blocks of a pool that shows its slots
+  const MOST_SLOTS = 16; // of a block that shows them
   const MOST_WAITING = 8; // lanes of requests that wait
-  const MOST_EVENTS = 12; // in words, a step
-  const HINT = "Point at a block, or go to it with Tab and ↑ ↓, to follow it; a click keeps it.";
-  const SPEEDS = [0.5, 1, 2, 5, 10, 20]; // steps a second
-
-  // ------------------------------------------------------------------ drawing
-
-  /* An element: h("p.name", {attribute: value}, ...children). Texts become text nodes, never markup. */
-  function h(tag, attributes = {}, ...children) {
-    const [name, ...classes] = tag.split(".");
-    const element = document.createElement(name);
-    if (classes.length) element.className = classes.map((one) => `bv-${one}`).join(" ");
-    for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
-    element.append(...children);
-    return element;
-  }
-
-  /* Set a text, and leave the element alone where it has it already. */
-  function setText(element, text) {
-    if (element.textContent !== text) element.textContent = text;
-  }
-
-  /* A cell of a table or a pool: two short texts for the eye, a sentence for a screen reader. */
-  function newCell() {
-    const cell = h("li.cell", { tabindex: "-1" });
-    cell.small = h("span.small", { "aria-hidden": "true" });
-    cell.mark = h("span.mark", { "aria-hidden": "true" });
-    cell.said = h("span.said");
-    cell.append(cell.small, cell.mark, cell.said);
-    return cell;
-  }
-
-  /* `look` is {key, small, mark, badge, said, fill, hues, kind, event}; what stands there already is not written. */
-  function paint(cell, look) {
-    const signature = Object.values(look).join("|");
-    if (cell.signature === signature) return;
-    cell.signature = signature;
-    cell.dataset.block = look.key;
-    cell.dataset.kind = look.kind;
-    cell.dataset.event = look.event ?? "";
-    setText(cell.small, look.small);
-    setText(cell.mark, look.mark);
-    setText(cell.said, look.said);
-    cell.mark.dataset.badge = look.badge ?? "";
-    cell.style.setProperty("--fill", `${Math.round(look.fill * 100)}%`);
-    cell.style.setProperty("--edge", look.hues.length ? `var(--bv-hue-${look.hues[0]})` : "");
-    cell.style.setProperty("--paint", stripes(look.hues));
-  }
-
-  /* The colours of up to four owners, side by side. */
-  function stripes(hues) {
-    const part = 100 / hues.length;
-    const stops = hues.map((hue, i) => `var(--bv-fill-${hue}) ${i * part}% ${(i + 1) * part}%`);
-    return hues.length ? `linear-gradient(135deg, ${stops.join(", ")})` : "none";
-  }
-
-  /* Fit a list to as many cells as needed. */
-  function fit(list, count) {
-    while (list.children.length < count) list.append(newCell());
-    while (list.children.length > count) list.lastChild.remove();
-    return list.children;
-  }
+  const MOST_EVENTS = 6; // in words, a step
+  const MOST_STATES = 5000; // of a run that goes on; older ones are forgotten
+  const HINT = "Point at a block, or go to it with Tab and ↑ ↓, to follow it. A click keeps it.";
 
   function minipagedBlockView(root, traceText) {
-    const { run, states } = replay(traceText);
+    if (traceText !== undefined) return replayed(root, replay(traceText));
+    let view = null; // from the first line on
+    root.classList.add("block-view");
+    root.replaceChildren(h("p.now", {}, "Waiting for the first step."));
+    return {
+      append: (line) => (view ? view.append(line) : (view = replayed(root, replay(line)))),
+      play: () => view?.play(),
+      pause: () => view?.pause(),
+      goto: (step) => view?.goto(step),
+    };
+  }
+
+  function replayed(root, { run, states }) {
     let index = 0; // of the state that is shown
     let timer = null;
     let highlighted = null; // the key of a block
     let pinned = null;
+    let chosen = null; // the lane whose table is open
+    let tour = null;
     const lanes = new Map(); // by key: their elements
+    const extent = { pool: -1, host: -1 }; // the highest blocks that are ever used
     const size = run.block_size;
+    const hasSlots = size <= MOST_SLOTS;
 
-    const ui = build(root, run);
+    const ui = frame(root, run);
+    const arrows = globalThis.minipagedArrows(ui.body);
 
     // ---------------------------------------------------------------- one step
 
@@ -108,21 +71,28 @@
       ui.range.max = states.length;
       ui.range.value = index + 1;
       ui.range.setAttribute("aria-valuetext", state.step === null ? "after the last step" : `step ${state.step}`);
+      const scene = root.dataset.scene ? `scene=${encodeURIComponent(root.dataset.scene)}&` : "";
+      ui.link.setAttribute("href", `#${scene}step=${index + 1}`);
       // A button that is disabled would lose the focus, and the arrow keys with it.
       ui.back.setAttribute("aria-disabled", index === 0);
       ui.forward.setAttribute("aria-disabled", index === states.length - 1);
     }
 
+    const titleOf = (state) => `${state.step === null ? "After the last step" : `Step ${state.step}`}: ${computed(state)}.`;
+
+    /* What else a step did: a kind and parts, of which some are blocks. */
+    function eventsOf(state) {
+      const more = state.events.length - MOST_EVENTS;
+      const shown = state.events.slice(0, more > 0 ? MOST_EVENTS - 1 : MOST_EVENTS);
+      return more > 0 ? [...shown, { kind: "more", parts: [`and ${more + 1} more`] }] : shown;
+    }
+
     function showWords(state) {
-      const title = state.step === null ? "After the last step" : `Step ${state.step}`;
-      setText(ui.now, `${title}: ${computed(state)}.`);
-      const shown = state.events.slice(0, MOST_EVENTS).map(({ kind, parts }) => {
+      setText(ui.now, titleOf(state));
+      ui.events.replaceChildren(...eventsOf(state).map(({ kind, parts }) => {
         const texts = parts.map((part) => (part.key ? h("span.ref", { "data-block": part.key }, part.text) : part));
         return h("li", { "data-kind": kind }, ...texts);
-      });
-      const more = state.events.length - shown.length;
-      if (more > 0) shown.push(h("li", {}, `and ${more} more`));
-      ui.events.replaceChildren(...shown);
+      }));
     }
 
     function showCounts(state, counts) {
@@ -138,38 +108,52 @@
       if (ui.counts.host) setText(ui.counts.host, `${counts.host} of ${run.num_host_blocks}`);
     }
 
-    function showLanes(state, seen, events) {
-      const wanted = [];
+    // ---------------------------------------------------------------- requests and their tables
+
+    /* The lanes of a state: one per table, and one per request that waits. */
+    function lanesOf(state) {
+      const found = [];
       let numWaiting = 0;
       for (const request of state.requests.values()) {
         const tables = [...state.tables.values()].filter((table) => table.request === request.id);
         tables.sort((a, b) => a.name.length - b.name.length || (a.name < b.name ? -1 : 1));
-        tables.forEach((table, i) => wanted.push({ key: `table ${table.name}`, request, table, isFirst: i === 0 }));
-        if (!tables.length && ++numWaiting <= MOST_WAITING) wanted.push({ key: `request ${request.id}`, request, isFirst: true });
+        tables.forEach((table) => found.push({ key: `table ${table.name}`, request, table }));
+        if (!tables.length && ++numWaiting <= MOST_WAITING) found.push({ key: `request ${request.id}`, request });
       }
-      const rows = new Map((state.line.rows ?? []).map(([name, start, stop]) => [name, stop - start]));
-      const keys = new Set(wanted.map((lane) => lane.key));
-      for (const [key, lane] of lanes) if (!keys.has(key)) lane.remove(), lanes.delete(key);
-      wanted.forEach((each, place) => {
-        if (!lanes.has(each.key)) lanes.set(each.key, newLane());
-        const lane = lanes.get(each.key);
-        if (ui.lanes.children[place] !== lane) ui.lanes.insertBefore(lane, ui.lanes.children[place] ?? null);
-        showLane(lane, each, state, seen, events, rows.get(each.table?.name) ?? 0);
-      });
-      const hidden = numWaiting - MOST_WAITING;
-      setText(ui.more, hidden > 0 ? `and ${plural(hidden, "request")} more in line` : wanted.length ? "" : "No request now.");
+      return { found, hidden: numWaiting - MOST_WAITING };
     }
 
-    function newLane() {
+    function showLanes(state, seen, events) {
+      const { found, hidden } = lanesOf(state);
+      const rows = new Map((state.line.rows ?? []).map(([name, start, stop]) => [name, stop - start]));
+      const keys = new Set(found.map((lane) => lane.key));
+      const open = keys.has(chosen) ? chosen : found.find((lane) => lane.table)?.key;
+      for (const [key, lane] of lanes) if (!keys.has(key)) lane.remove(), lanes.delete(key);
+      found.forEach((each, place) => {
+        if (!lanes.has(each.key)) lanes.set(each.key, newLane(each.key));
+        const lane = lanes.get(each.key);
+        if (ui.lanes.children[place] !== lane) ui.lanes.insertBefore(lane, ui.lanes.children[place] ?? null);
+        lane.toggleAttribute("data-selected", each.key === open);
+        lane.parts.chip.setAttribute("aria-expanded", each.key === open);
+        showLane(lane, each, state, seen, events, rows.get(each.table?.name) ?? 0);
+      });
+      setText(ui.more, hidden > 0 ? `and ${plural(hidden, "request")} more in line` : found.length ? "" : "No request now.");
+    }
+
+    function newLane(key) {
       const lane = h("li.lane");
-      const names = ["chip", "status", "tokens", "prompt"];
+      const names = ["status", "tokens", "prompt"];
       lane.parts = Object.fromEntries(names.map((name) => [name, h(`span.${name}`)]));
-      lane.append(h("div.lane-head", {}, ...Object.values(lane.parts)));
+      lane.parts.chip = h("button.chip", { type: "button", tabindex: "-1" });
+      lane.parts.chip.addEventListener("click", () => ((chosen = key), show(index)));
+      lane.append(h("div.lane-head", {}, lane.parts.chip, ...names.map((name) => lane.parts[name])));
+      lane.append(h("div.caption", { "aria-hidden": "true" }, h("span", {}, "logical"), h("span", {}, "tokens in their slots"), h("span", {}, "physical")));
       lane.append((lane.parts.cells = h("ol.cells", { role: "list" })));
+      lane.parts.cells.addEventListener("scroll", arrows.redraw);
       return lane;
     }
 
-    function showLane(lane, { request, table, isFirst }, state, seen, events, numNew) {
+    function showLane(lane, { request, table }, state, seen, events, numNew) {
       const { chip, status, tokens, prompt, cells } = lane.parts;
       const name = table ? labelOf(table, state.requests) : request.label;
       lane.dataset.status = !table ? "waiting" : table.host ? "swapped out" : "running";
@@ -180,25 +164,31 @@
       setText(status, lane.dataset.status);
       const now = numNew ? `, ${numNew} now` : "";
       setText(tokens, table ? plural(table.tokens, "token") + now : toCompute(request));
-      setText(prompt, isFirst ? about.filter(Boolean).join(" · ") : "");
+      setText(prompt, about.filter(Boolean).join(" · "));
       cells.setAttribute("aria-label", `Block table of ${name}`);
       const list = fit(cells, table ? table.blocks.length : 0);
+      const isOpen = hasSlots && lane.hasAttribute("data-selected");
       (table?.blocks ?? []).forEach((block, i) => {
         const key = (table.host ? "h" : "") + block;
-        const slots = filled(table, i, size);
+        const num = filled(table, i, size);
         const { count } = blockState(key, seen);
         paint(list[i], {
           key,
-          small: slots < size ? `${i} · ${slots}/${size}` : `${i}`,
+          small: `${i}`,
+          slots: isOpen ? slotsOf(textsIn(run, state, table, i), num, size) : null,
+          note: num < size ? `${num}/${size}` : "",
           mark: key,
           badge: count > 1 ? `×${count}` : "",
           said: `logical block ${i} of ${name} is ${inWords(key, seen, state)}`,
-          fill: slots / size,
+          fill: num / size,
           hues: [request.hue],
           kind: count > 1 ? "shared" : "used",
           event: events.get(key),
         });
       });
+      // The newest blocks are what a reader wants to see.
+      if (lane.numBlocks !== list.length) cells.scrollTo(1e6, 1e6);
+      lane.numBlocks = list.length;
     }
 
     /* What a request that waits has before it. */
@@ -207,19 +197,27 @@
       return numToCompute ? `${plural(numToCompute, "token")} to compute` : "to be computed again";
     }
 
+    // ---------------------------------------------------------------- the pool
+
     /* Of a large pool, blocks beyond the last that was ever used are left out. */
     function showPool(list, numBlocks, prefix, state, seen, events) {
-      const extent = prefix ? ui.extent.host : ui.extent.pool;
-      const count = Math.min(MOST_CELLS, numBlocks, numBlocks <= 64 ? numBlocks : Math.max(prefix ? 0 : 64, extent + 1));
+      const most = prefix ? extent.host : extent.pool;
+      const count = Math.min(MOST_CELLS, numBlocks, numBlocks <= 64 ? numBlocks : Math.max(prefix ? 0 : 64, most + 1));
       const cells = fit(list, count);
-      list.dataset.size = count <= 64 ? "large" : count <= 256 ? "medium" : "small";
-      if (list.dataset.size === "small") root.dataset.dense = "";
+      const isStrips = hasSlots && count <= MOST_STRIPS;
+      list.dataset.size = isStrips ? "large" : count <= 256 ? "medium" : "small";
+      const columns = count <= 16 ? 1 : count <= 40 ? 2 : 3;
+      list.style.setProperty("--bv-rows", Math.ceil(count / columns));
+      list.style.setProperty("--bv-columns", columns);
+      list.dataset.columns = columns;
       for (let block = 0; block < count; block++) {
         const key = prefix + block;
         const { kind } = blockState(key, seen);
-        const look = { key, small: `${block}`, mark: kind === "cached" ? "c" : "", kind, fill: 1, hues: [] };
+        const look = { key, small: `${block}`, mark: kind === "cached" ? "c" : "", kind, fill: 1, hues: [], slots: null };
         Object.assign(look, { said: inWords(key, seen, state), event: events.get(key) });
-        if (kind === "used") Object.assign(look, usedLook(seen.users.get(key), state));
+        if (isStrips) look.slots = slotsOf([], 0, size);
+        if (isStrips && kind === "cached") look.slots = slotsOf(state.remembered.get(block) ?? [], size, size);
+        if (kind === "used") Object.assign(look, usedLook(seen.users.get(key), state, isStrips));
         paint(cells[block], look);
       }
       const left = numBlocks - count;
@@ -227,14 +225,16 @@
       setText(list.nextSibling, left ? `${others}, ${count < MOST_CELLS ? "never used" : "not drawn"}` : "");
     }
 
-    function usedLook(uses, state) {
+    function usedLook(uses, state, isStrip) {
       const owners = [...new Set(uses.map((use) => state.requests.get(use.table.request)))];
       const names = owners.map((owner) => owner.label);
-      const fill = Math.max(...uses.map((use) => use.filled)) / size;
+      const fullest = uses.reduce((most, use) => (use.filled > most.filled ? use : most));
+      const fill = fullest.filled / size;
+      const slots = isStrip ? slotsOf(textsIn(run, state, fullest.table, fullest.index), fullest.filled, size) : null;
       const hues = owners.slice(0, 4).map((owner) => owner.hue);
-      if (uses.length === 1) return { kind: "used", mark: labelOf(uses[0].table, state.requests), fill, hues };
+      if (uses.length === 1) return { kind: "used", mark: labelOf(uses[0].table, state.requests), fill, hues, slots };
       const mark = names.length > 2 ? `${names[0]}+` : names.join("");
-      return { kind: "shared", mark, badge: `×${uses.length}`, fill, hues };
+      return { kind: "shared", mark, badge: `×${uses.length}`, fill, hues, slots };
     }
 
     /* All there is to say about a block. */
@@ -255,17 +255,31 @@
     function highlight(key) {
       for (const element of root.querySelectorAll(".bv-lit")) element.classList.remove("bv-lit");
       highlighted = key;
+      drawArrows();
       if (key === null) return setText(ui.about, HINT);
       for (const element of root.querySelectorAll(`[data-block="${key}"]`)) element.classList.add("bv-lit");
       const text = inWords(key, survey(run, states[index]), states[index]);
       setText(ui.about, `${text[0].toUpperCase()}${text.slice(1)}.`);
     }
 
+    /* From the open table to the pool; the newest block's arrow is the one that a narrow view shows. */
+    function drawArrows() {
+      const cells = ui.lanes.querySelector(".bv-lane[data-selected] .bv-cells")?.children ?? [];
+      const pairs = [...cells].map((from, i) => {
+        const key = from.dataset.block;
+        const to = (key[0] === "h" ? ui.hostPool : ui.pool).children[Number(key.replace("h", ""))];
+        const hue = from.style.getPropertyValue("--edge").match(/\d+/)?.[0] ?? 0;
+        return { id: `${from.closest(".bv-lane").parts.chip.textContent} ${i} ${key}`, from: from.mark, to, hue, isNew: i === cells.length - 1 };
+      });
+      const isLit = (to) => to.matches(".bv-lit, .bv-pointed");
+      arrows.draw(pairs.filter(({ to }) => to), isLit);
+    }
+
     /* Tab reaches a group of cells once; the arrows up and down go on from there. */
-    function keepOneTabStop(group, chosen) {
+    function keepOneTabStop(group, wanted) {
       if (!group) return;
-      const stops = group.querySelectorAll('.bv-cell[tabindex="0"]');
-      const stop = chosen ?? stops[0] ?? group.querySelector(".bv-cell");
+      const stops = group.querySelectorAll(':is(.bv-cell, .bv-chip)[tabindex="0"]');
+      const stop = wanted ?? stops[0] ?? group.querySelector(".bv-cell, .bv-chip");
       for (const other of stops) if (other !== stop) other.tabIndex = -1;
       if (stop) stop.tabIndex = 0;
     }
@@ -283,11 +297,24 @@
       pinned = pinned === key ? null : key;
       highlight(pinned ?? key);
     });
+    ui.lanes.addEventListener("scroll", arrows.redraw);
+    ui.pool.addEventListener("scroll", arrows.redraw);
+    new ResizeObserver(measure).observe(ui.body);
+
+    /* Texts stand in the slots of a pool where a slot has room for some letters. */
+    function measure() {
+      for (const list of [ui.pool, ui.hostPool].filter(Boolean)) {
+        const slots = list.querySelector(".bv-slots");
+        list.toggleAttribute("data-texts", Boolean(slots) && slots.clientWidth / size >= 30);
+      }
+      arrows.redraw();
+    }
 
     // ---------------------------------------------------------------- playing
 
     function play() {
       if (timer !== null) return;
+      tour?.leave();
       if (index >= states.length - 1) show(0);
       ui.words.setAttribute("aria-live", "off"); // nobody can listen that fast
       setText(ui.play, "Pause");
@@ -309,7 +336,7 @@
       }, 1000 / Number(ui.speed.value));
     }
 
-    const walk = (next) => (pause(), show(next));
+    const walk = (next) => (tour?.leave(), pause(), show(next));
     const toggle = () => (timer === null ? play() : pause());
     ui.play.addEventListener("click", toggle);
     ui.back.addEventListener("click", () => walk(index - 1));
@@ -318,7 +345,7 @@
     root.addEventListener("keydown", (event) => {
       if (event.altKey || event.ctrlKey || event.metaKey || event.target === ui.speed) return;
       const isButton = event.target.tagName === "BUTTON";
-      const cell = event.target.closest(".bv-cell");
+      const cell = event.target.closest(".bv-cell, .bv-chip");
       const actions = {
         " ": isButton ? null : toggle,
         ArrowLeft: () => walk(index - 1),
@@ -336,115 +363,52 @@
 
     function moveFocus(cell, by) {
       const group = cell.closest("[data-group]");
-      const cells = [...group.querySelectorAll(".bv-cell")];
+      const cells = [...group.querySelectorAll(".bv-cell, .bv-chip")];
       const next = cells[cells.indexOf(cell) + by];
       if (!next) return;
       keepOneTabStop(group, next);
       next.focus();
     }
 
-    /* One more line of a run that is still going on. Whoever looks at the last step stays at the last. */
+    // ---------------------------------------------------------------- a run that goes on
+
+    /* One more line. Whoever looks at the last step stays at the last. */
     function append(line) {
       const follows = index >= states.length - 1;
       states.push(advance(run, states.at(-1) ?? NOTHING, JSON.parse(line)));
-      stretch(states.at(-1));
+      if (states.length > MOST_STATES) states.shift(), (index = Math.max(0, index - 1));
+      makeRoom(states.at(-1));
       show(follows ? states.length - 1 : index);
     }
 
-    /* Note the highest blocks that are ever used: pools are drawn as far as that. */
-    function stretch(state) {
+    /* Note the highest blocks that are ever used, since pools are drawn as far as that, and what must fit in. */
+    function makeRoom(state) {
       for (const table of state.tables.values()) {
         const pool = table.host ? "host" : "pool";
-        for (const block of table.blocks) if (block > ui.extent[pool]) ui.extent[pool] = block;
+        for (const block of table.blocks) if (block > extent[pool]) extent[pool] = block;
       }
-      for (const block of state.cached) if (block > ui.extent.pool) ui.extent.pool = block;
+      for (const block of state.cached) if (block > extent.pool) extent.pool = block;
+      const rows = Math.max(0, ...[...state.tables.values()].map((table) => table.blocks.length));
+      const words = eventsOf(state).map(({ parts }) => parts.map((part) => part.text ?? part).join(""));
+      reserve(ui, { lanes: lanesOf(state).found.length, rows: Math.min(rows, mostRows), words: [titleOf(state), ...words] });
     }
 
-    states.forEach(stretch);
+    /* Begin a guided tour with cards that were made for this recording. */
+    function guide(cards) {
+      const goto = (step, table) => {
+        if (table) chosen = `table ${table}`;
+        pause();
+        show(step - 1);
+      };
+      tour = globalThis.minipagedTour({ root, stage: ui.stage, goto, index: () => index, redraw: drawArrows }, ui.tour, cards);
+      tour.open(0);
+    }
+
+    states.forEach(makeRoom);
     show(0);
     highlight(null);
-    return { append, play, pause, goto: (step) => walk(step - 1) };
+    return { append, play, pause, guide, goto: (step) => walk(step - 1) };
   }
 
-  /* The frame: all that stays the same while steps come and go. */
-  function build(root, run) {
-    const button = (text, label) => h("button", { type: "button", ...(label && { "aria-label": label, title: label }) }, text);
-    const ui = { extent: { pool: -1, host: -1 }, counts: {} };
-    ui.back = button("‹", "Step back");
-    ui.play = button("Play");
-    ui.forward = button("›", "Step forward");
-    ui.range = h("input", { type: "range", min: 1, max: 1, value: 1, "aria-label": "Step" });
-    ui.speed = h("select", { "aria-label": "Steps a second" }, ...SPEEDS.map((n) => h("option", { value: n }, `${n}/s`)));
-    ui.speed.value = "1";
-    ui.now = h("p.now");
-    ui.events = h("ul.events");
-    ui.words = h("div.words", { "aria-live": "polite", "aria-atomic": "true" }, ui.now, ui.events);
-    const names = { step: "step", used: "blocks used", free: "free", cached: "cached", shared: "shared" };
-    Object.assign(names, { saved: "saved by sharing", waste: "waste", ...(run.num_host_blocks && { host: "on the host" }) });
-    const counts = Object.entries(names).map(([key, name]) => h("div", {}, h("dt", {}, name), (ui.counts[key] = h("dd"))));
-    ui.lanes = h("ul.lanes", { role: "list", "data-group": "", "aria-label": "Requests" });
-    ui.more = h("p.more");
-    ui.pool = h("ol.pool", { role: "list", "data-group": "", "aria-label": "The pool" });
-    ui.about = h("p.about");
-    const legend = ["used A", "shared A×2", "cached c", "free", "from", "to"].map((entry) => {
-      const [kind, mark = ""] = entry.split(" ");
-      const event = { from: "source", to: "destination" }[kind];
-      const text = { from: "copied from", to: "copied to" }[kind] ?? kind;
-      const looks = { "data-kind": event ? "used" : kind, "data-event": event ?? "", "aria-hidden": "true" };
-      return h("li", {}, h("span.sample", looks, mark), text);
-    });
-    const sizes = `${plural(run.num_blocks, "block")} of ${plural(run.block_size, "slot")}`;
-    const pools = h("section.side", {}, h("p.heading", {}, `The pool: ${sizes}`), ui.pool, h("p.more"));
-    if (run.num_host_blocks) {
-      ui.hostPool = h("ol.pool", { role: "list", "data-group": "", "aria-label": "The host pool" });
-      pools.append(h("p.heading", {}, `The host pool: ${plural(run.num_host_blocks, "block")}`), ui.hostPool, h("p.more"));
-    }
-    pools.append(h("ul.legend", { "aria-label": "Signs" }, ...legend), ui.about);
-    root.classList.add("block-view");
-    root.tabIndex = 0;
-    root.setAttribute("role", "group");
-    root.setAttribute("aria-label", "Block view: a run of the paged KV cache, replayed");
-    root.replaceChildren(
-      h("div.controls", {}, ui.back, ui.play, ui.forward, ui.range, ui.speed),
-      ui.words,
-      h("dl.counts", {}, ...counts),
-      h("div.body", {}, h("section.main", {}, h("p.heading", {}, "Requests and their block tables"), ui.lanes, ui.more), pools),
-      h("p.keys", {}, `${run.model}, minipaged ${run.minipaged} · Space plays, ← → step, Home and End jump.`),
-    );
-    return ui;
-  }
-
-  // ------------------------------------------------------------------ starting by itself
-
-  /* Start every element of class block-view that names a trace and has not been started. */
-  function start() {
-    for (const element of document.querySelectorAll(".block-view[data-trace]:not([data-started])")) {
-      element.dataset.started = "";
-      const source = element.dataset.trace;
-      load(source).then((trace) => {
-        element.blockView = minipagedBlockView(element, trace);
-        if (element.dataset.step) element.blockView.goto(Number(element.dataset.step));
-      }).catch((error) => {
-        element.replaceChildren(h("p.error", { role: "alert" }, `The block view can't show ${source}: ${error.message}`));
-      });
-    }
-  }
-
-  /* The text of a trace: "#id" of a script in this page, or a URL. */
-  async function load(source) {
-    if (source[0] === "#") {
-      const script = document.getElementById(source.slice(1));
-      if (!script) throw new Error("the page has no such element");
-      return script.textContent;
-    }
-    const response = await fetch(source);
-    if (!response.ok) throw new Error(`the server answers ${response.status}`);
-    return response.text();
-  }
-
-  minipagedBlockView.start = start;
   globalThis.minipagedBlockView = minipagedBlockView;
-  if (globalThis.document$) document$.subscribe(start); // mkdocs-material tells so when it swaps a page
-  else if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", start);
-  else start();
 })();

@@ -6,7 +6,8 @@ import re
 from pathlib import Path
 
 VIEW = Path(__file__).parent
-SCRIPTS = ("replay.js", "block_view.js")  # in the order in which a page needs them
+# In the order in which a page needs them.
+SCRIPTS = ("replay.js", "cells.js", "arrows.js", "tour.js", "frame.js", "block_view.js", "scenes.js")
 
 
 def write_page(trace: str, path: Path, title: str) -> None:

@@ -8,7 +8,9 @@
   "use strict";
 
   const HUES = 8; // as many as block_view.css has colours; the letters tell requests apart beyond
-  const NOTHING = { step: 0, requests: new Map(), tables: new Map(), cached: [], numArrived: 0 }; // before the first line
+  const NOTHING = { // before the first line
+    step: 0, requests: new Map(), tables: new Map(), cached: [], numArrived: 0, texts: new Map(), remembered: new Map(),
+  };
 
   // ------------------------------------------------------------------ from the trace to states
 
@@ -51,9 +53,40 @@
     }
     for (const [name, , stop] of line.rows ?? []) tables.set(name, { ...tables.get(name), tokens: stop });
     const step = line.step ?? null; // the last line belongs to no step
-    const state = { step, requests, tables, cached: line.cached ?? before.cached, numArrived, line };
+    const known = { texts: textsAfter(before, line), remembered: remember(run, before, line) };
+    const state = { step, requests, tables, cached: line.cached ?? before.cached, numArrived, ...known, line };
     state.events = describe(run, before, state);
     return state;
+  }
+
+  /* The texts of each sequence's tokens. States share a list that only grows: none reads beyond its own tokens. */
+  function textsAfter(before, line) {
+    const texts = new Map(before.texts);
+    for (const name of line.dropped ?? []) texts.delete(name);
+    for (const [name, [start, ...added]] of Object.entries(line.texts ?? {})) {
+      const known = texts.get(name);
+      if (known?.length === start) known.push(...added);
+      else texts.set(name, [...(known ?? []).slice(0, start), ...added]);
+    }
+    return texts;
+  }
+
+  /* The texts in full blocks of tables that end or change: a block that stays cached still holds them. */
+  function remember(run, before, line) {
+    const changed = [...(line.dropped ?? []), ...Object.keys(line.tables ?? {})].map((name) => before.tables.get(name));
+    const remembered = new Map(before.remembered);
+    for (const table of changed.filter((table) => table && !table.host && before.texts.has(table.name))) {
+      table.blocks.slice(0, Math.floor(table.tokens / run.block_size)).forEach((block, index) => {
+        remembered.set(block, textsIn(run, before, table, index));
+      });
+    }
+    return remembered;
+  }
+
+  /* The texts of the tokens in logical block `index` of a table. */
+  function textsIn(run, state, table, index) {
+    const start = index * run.block_size;
+    return (state.texts.get(table.name) ?? []).slice(start, start + filled(table, index, run.block_size));
   }
 
   /* The tokens of a request that is preempted, if it has one sequence: those in its table, and the one that was
@@ -219,5 +252,5 @@
     return `computes ${few(parts).join("")}`;
   }
 
-  globalThis.minipagedReplay = { NOTHING, replay, advance, survey, blockState, computed, labelOf, filled, few, plural };
+  globalThis.minipagedReplay = { NOTHING, replay, advance, survey, blockState, computed, labelOf, filled, textsIn, few, plural };
 })();

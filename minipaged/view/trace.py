@@ -17,6 +17,7 @@ from .. import __version__
 from ..engine.engine import LLMEngine
 from ..engine.request import Request, Sequence
 from ..engine.schedule import Schedule
+from .token_texts import TokenTexts
 
 VERSION = 1
 NUMBERED = re.compile(r"\.[0-9]+$")
@@ -38,6 +39,7 @@ class _Snapshot(NamedTuple):
     live: dict[int, Request]  # by the identity of the object: an id may be used again
     tables: dict[str, _Table]
     cached: list[int]
+    texts: dict[str, tuple[Sequence, int]]  # by table: how many texts of which sequence the lines have said
 
 
 class Writable(Protocol):
@@ -57,7 +59,8 @@ class Trace:
     def __init__(self, engine: LLMEngine, file: Writable) -> None:
         self._engine = engine
         self._file = file
-        self._last = _Snapshot(0, {}, {}, [])
+        self._last = _Snapshot(0, {}, {}, [], {})
+        self._token_texts = TokenTexts(engine.tokenizer)
         blocks = engine.blocks
         self._write(
             trace=VERSION,
@@ -90,6 +93,7 @@ class Trace:
         for row in step.rows:
             name = _name(row.request, row.sequence)
             now.tables[name] = now.tables[name]._replace(num_tokens=row.stop)
+            now.texts[name] = row.sequence, row.stop
         self._last = now  # at the very end: after an error or an interrupt the next line writes these changes
 
     def _now(self) -> _Snapshot:
@@ -100,7 +104,14 @@ class Trace:
             for sequence in request.unfinished
             if sequence.table.blocks
         }
-        return _Snapshot(self._last.num_steps + 1, live, tables, self._engine.blocks.cache.cached_blocks)
+        texts = {
+            name: said
+            for name, said in self._last.texts.items()
+            if _goes_on(self._last.tables[name], tables.get(name))
+        }
+        return _Snapshot(
+            self._last.num_steps + 1, live, tables, self._engine.blocks.cache.cached_blocks, texts
+        )
 
     def _difference(self, step: Schedule, now: _Snapshot) -> dict[str, Any]:
         """Return what differs from the line before, without empty lists."""
@@ -118,10 +129,22 @@ class Trace:
                 if t != last.tables.get(name)
             },
             "rows": [[_name(row.request, row.sequence), row.start, row.stop] for row in step.rows],
+            "texts": self._new_texts(step, now),
         }
         if now.cached != last.cached:
             state["cached"] = now.cached
         return {key: value for key, value in state.items() if value or key == "cached"}
+
+    def _new_texts(self, step: Schedule, now: _Snapshot) -> dict[str, list[int | str]]:
+        """Return the texts of tokens that no line has said yet, behind the position of the first of them."""
+        new: dict[str, list[int | str]] = {}
+        for row in step.rows:
+            name = _name(row.request, row.sequence)
+            sequence, num_said = now.texts.get(name, (row.sequence, 0))
+            start = num_said if sequence is row.sequence else 0
+            if texts := self._token_texts.of(row.sequence, start, row.stop):
+                new[name] = [start, *texts]
+        return new
 
     def _write(self, **fields: Any) -> None:
         self._file.write(json.dumps(fields, separators=(",", ":"), ensure_ascii=False) + "\n")

@@ -79,12 +79,12 @@ CHEATS = {
         "import minipaged.reference, pathlib\n"
         "key = pathlib.Path(minipaged.reference.__path__[0], 'allocator.py').read_text()\n"
         "exec(key.replace('from .', 'from minipaged.reference.'))\n",
-        r"read \S*allocator.py, a file of the library that answers the lesson .*key.py:2",
+        r"read \S*allocator.py, a file of the answer key .*key.py:2",
     ),
     "a second copy of the key": (
         "import importlib, minipaged.reference.allocator as key\n"
         "BlockAllocator = importlib.reload(key).BlockAllocator\n",
-        r"read \S*allocator\S*.pyc?, a file of the library",
+        r"read \S*allocator\S*.pyc?, a file of the answer key",
     ),
     "writing among the records": (
         START
@@ -120,6 +120,34 @@ CHEATS = {
         + "sys.modules['minipaged.course.checks'] = types.ModuleType('minipaged.course.checks')\n",
         "replaced sys.modules.minipaged.course.checks, a part of the grader",
     ),
+    "forged records": (
+        START
+        + "\nimport json\n"
+        + "dumps = json.dumps\n"
+        + "def passed(record):\n"
+        + "    if 'report' in record:\n"
+        + "        record['report'].update(outcome='passed', failure=None, longrepr=None)\n"
+        + "    return dumps(record)\n"
+        + "json.dumps = passed\n",
+        "replaced json.dumps, a part of the grader",
+    ),
+    "records without content": (
+        START + "\nimport json\njson.dumps = lambda record: '{}'\n",
+        "changed the grader's records",
+    ),
+    "the key by another name": (
+        "import sys\n"
+        f"sys.path.insert(0, {str(COURSE.root.parent)!r})\n"
+        "from reference.allocator import BlockAllocator\n",
+        r"read \S*allocator\S*, a file of the answer key .*name.py:3",
+    ),
+    "rewriting the tests": (
+        START + f"\nopen({str(next(LESSON.path.glob('test_*.py')))!r}, 'a').close()\n",
+        r"wrote to \S*test_allocator.py",
+    ),
+    "an interrupt": (answering("        raise KeyboardInterrupt"), "raised KeyboardInterrupt"),
+    "a signal": (START + "\nimport os\nos.kill(os.getppid(), 15)\n", "sent a signal"),
+    "builtins": (START + "\nimport builtins\nbuiltins.len = lambda *a: 3\n", "the exercise "),
     "another process": (
         START + "\nimport subprocess\nsubprocess.run(['cat', '/dev/null'])\n",
         "started another process",
@@ -144,6 +172,32 @@ def test_a_file_that_would_be_run_unasked_is_refused(tmp_path: Path, name: str) 
     (tmp_path / "mine.py").write_text(START)
     code, printed = grade(tmp_path / "mine.py")
     assert code == 4 and f"{name}: only the exercise is graded, remove this file" in printed
+
+
+UNUSUAL = """
+import inspect, platform, sys, traceback
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+
+import helper
+
+traceback.print_stack()
+print(inspect.stack()[0].function, platform.platform(), helper.value)
+sys.setrecursionlimit(10**6)
+with ThreadPoolExecutor(2) as pool:
+    assert list(pool.map(abs, [-1])) == [1]
+with open("/dev/null", "a") as log:
+    log.write("a log")
+"""
+
+
+def test_a_right_answer_may_do_more_than_answer(tmp_path: Path) -> None:
+    """It may look at the stack, import a module beside it, write a log and use threads that end."""
+    (tmp_path / "helper.py").write_text("value = 7\n")
+    file = tmp_path / "mine.py"
+    file.write_text(f"{KEY}\n{UNUSUAL}")
+    code, printed = grade(file)
+    assert code == 0, printed
 
 
 def test_the_key_is_withheld_only_while_its_own_lesson_is_graded(tmp_path: Path) -> None:
