@@ -65,8 +65,8 @@ def cards(trace: str) -> list[dict[str, Any]]:
     return [
         _card(
             "One request", first, "A", ["table"],
-            f"#A asks “{prompt['prompt']}”: {tokens} tokens. The model keeps a key and a value of each token, "
-            f"and a slot holds them. A block is {size} slots, so #A needs {len(table)} blocks.",
+            f"#A asks “{prompt['prompt']}”: {tokens} tokens. The model keeps a key and a value of each "
+            f"token, and a slot holds them. A block is {size} slots, so #A needs {len(table)} blocks.",
         ),
         _card(
             "Its block table", first, "A", table,
@@ -83,14 +83,14 @@ def cards(trace: str) -> list[dict[str, Any]]:
         _card(
             "A second request", grown, "A", [*second.table("B").blocks, *grown.new_blocks("A")],
             f"#B came and took blocks {_blocks(second.table('B').blocks)}. Now #A needs a block again and "
-            f"gets @{grown.new_blocks('A')[0]}, far from its others. The pool is fragmented, and no memory is "
-            "lost: the table keeps the order.",
+            f"gets @{grown.new_blocks('A')[0]}, far from its others. The pool is fragmented, and no memory "
+            "is lost: the table keeps the order.",
         ),
         _card(
             "A fork", fork, copier.name, [shared],
             f"#C wants two answers to one prompt. The tables of {copier.name} and {keeper.name} both name "
-            f"block @{shared}, so these {size} tokens are stored once. “C ×2” says that two tables of #C name "
-            "this block.",
+            f"block @{shared}, so these {size} tokens are stored once. “C ×2” says that two tables of #C "
+            "name this block.",
         ),
         _card(
             "A copy", fork, copier.name, [source, copy],
@@ -107,8 +107,8 @@ def cards(trace: str) -> list[dict[str, Any]]:
         _card(
             "A preemption", preemption, winner, preemption.new_blocks(winner),
             f"#{winner} needs a block, and the pool has no free one. The youngest request, #{loser}, gives "
-            f"up blocks {_blocks(lost)} and waits. Block @{lost[0]} stays with #A, which still uses it. Later "
-            f"#{loser} is computed again.",
+            f"up blocks {_blocks(lost)} and waits. Block @{lost[0]} stays with #A, which still uses it. "
+            f"Later #{loser} is computed again.",
         ),
     ]  # fmt: skip
 
