@@ -139,6 +139,8 @@ def on_files(files: Files, config: Any) -> Files:
 
 def add(files: Files, config: Any, uri: str, path: Path) -> None:
     """One file of the site whose content lies at `path`."""
+    if files.get_file_from_path(uri):
+        raise PluginError(f"{uri}: two files of the site have this name")
     if not path.is_file():
         raise PluginError(f"{uri}: {path.relative_to(ROOT)} is missing: run make docs, which makes it")
     files.append(File.generated(config, uri, abs_src_path=str(path)))

@@ -326,6 +326,6 @@ def answer(chosen: str) -> str:
     try:
         settings = json.loads(chosen)
         settings["prompts"] = tuple((text, length) for text, length in settings["prompts"])
-        return json.dumps(record(Settings(**settings)))
+        return json.dumps(record(Settings(**settings)), separators=(",", ":"))
     except ValueError as error:
         return json.dumps({"error": str(error)})

@@ -17,11 +17,12 @@ LOADED = "import sys, playground; print(*(name for name in sys.modules if name.s
 
 def page() -> str:
     """The playground's place on a page. The recordings are in it: a page in a folder shows them too."""
-    recordings = playground.recordings().replace("<", "\\u003c")
+    recordings = playground.recordings()
+    for sign in "<>&'":  # JSON has another way to write them
+        recordings = recordings.replace(sign, f"\\u{ord(sign):04x}")
     label = html.escape("Playground: the same requests in one piece and in blocks")
     return (
-        f'<div class="playground" role="group" aria-label="{label}">'
-        f'<script type="application/json">{recordings}</script></div>'
+        f'<div class="playground" role="group" aria-label="{label}" data-recordings=\'{recordings}\'></div>'
     )
 
 

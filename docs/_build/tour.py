@@ -1,7 +1,7 @@
 """The eight cards of the guided tour, each with the step of the recording that it explains.
 
-Nothing here knows a number: each card looks for its step in the trace and takes its numbers from there. A card
-that finds no such step fails the build.
+Nothing here knows a number: each card looks for its step in the trace and takes its numbers from there. A
+card that finds no such step fails the build.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class Moment(NamedTuple):
 def cards(trace: str) -> list[dict[str, Any]]:
     """Return the cards: title, text, step, the table to open, and what to point at.
 
-    "@11" in a text stands for block 11, "#A" for request A. `points` holds block numbers and the names of parts.
+    "@11" in a text stands for block 11, "#A" for request A. `points` holds block numbers and the names of
+    parts.
     """
     lines = trace.strip().split("\n")
     run, states = replay(lines)
@@ -64,49 +65,50 @@ def cards(trace: str) -> list[dict[str, Any]]:
     return [
         _card(
             "One request", first, "A", ["table"],
-            f"#A asks “{prompt['prompt']}”: {tokens} tokens. The model keeps a key and a value of each token, and "
-            f"a slot holds them. A block is {size} slots, so #A needs {len(table)} blocks.",
+            f"#A asks “{prompt['prompt']}”: {tokens} tokens. The model keeps a key and a value of each "
+            f"token, and a slot holds them. A block is {size} slots, so #A needs {len(table)} blocks.",
         ),
         _card(
             "Its block table", first, "A", table,
-            f"To #A its blocks are numbered 0 and 1: these are logical blocks. The block table says where they "
-            f"lie: logical block 0 is physical block @{table[0]}, and logical block 1 is @{table[1]}. "
+            f"To #A its blocks are numbered 0 and 1: these are logical blocks. The block table says where "
+            f"they lie: logical block 0 is physical block @{table[0]}, and logical block 1 is @{table[1]}. "
             "Other requests have used this pool, so the first free block was not block @0.",
         ),
         _card(
             "The ninth token", ninth, "A", ninth.new_blocks("A"),
-            f"{2 * size} tokens fill both blocks. The next token needs a slot, so the engine takes one more block "
-            f"from the pool: @{ninth.new_blocks('A')[0]}. It reserved nothing before, so at most "
+            f"{2 * size} tokens fill both blocks. The next token needs a slot, so the engine takes one more "
+            f"block from the pool: @{ninth.new_blocks('A')[0]}. It reserved nothing before, so at most "
             f"{size - 1} slots of #A are empty.",
         ),
         _card(
             "A second request", grown, "A", [*second.table("B").blocks, *grown.new_blocks("A")],
-            f"#B came and took blocks {_blocks(second.table('B').blocks)}. Now #A needs a block again and gets "
-            f"@{grown.new_blocks('A')[0]}, far from its others. The pool is fragmented, and no memory is lost: "
-            "the table keeps the order.",
+            f"#B came and took blocks {_blocks(second.table('B').blocks)}. Now #A needs a block again and "
+            f"gets @{grown.new_blocks('A')[0]}, far from its others. The pool is fragmented, and no memory "
+            "is lost: the table keeps the order.",
         ),
         _card(
             "A fork", fork, copier.name, [shared],
-            f"#C wants two answers to one prompt. The tables of {copier.name} and {keeper.name} both name block "
-            f"@{shared}, so these {size} tokens are stored once. “C ×2” says that two tables of #C name this block.",
+            f"#C wants two answers to one prompt. The tables of {copier.name} and {keeper.name} both name "
+            f"block @{shared}, so these {size} tokens are stored once. “C ×2” says that two tables of #C "
+            "name this block.",
         ),
         _card(
             "A copy", fork, copier.name, [source, copy],
-            f"Block @{source} was shared too, but it is not full, and each answer now writes its own token into "
-            f"it. So {copier.name} first gets a copy, block @{copy}, and {keeper.name} keeps block @{source}. "
-            "This is copy-on-write.",
+            f"Block @{source} was shared too, but it is not full, and each answer now writes its own token "
+            f"into it. So {copier.name} first gets a copy, block @{copy}, and {keeper.name} keeps block "
+            f"@{source}. This is copy-on-write.",
         ),
         _card(
             "A hit", hit, "D", hit.table("D").blocks[: found // size],
             f"#D begins with the same {found} tokens as #A. Their keys and values are in block "
-            f"@{hit.table('D').blocks[0]} already. The table of #D names it, and the engine computes only the "
-            f"other {hit.table('D').num_tokens - found} tokens of the prompt.",
+            f"@{hit.table('D').blocks[0]} already. The table of #D names it, and the engine computes only "
+            f"the other {hit.table('D').num_tokens - found} tokens of the prompt.",
         ),
         _card(
             "A preemption", preemption, winner, preemption.new_blocks(winner),
-            f"#{winner} needs a block, and the pool has no free one. The youngest request, #{loser}, gives up "
-            f"blocks {_blocks(lost)} and waits. Block @{lost[0]} stays with #A, which still uses it. Later "
-            f"#{loser} is computed again.",
+            f"#{winner} needs a block, and the pool has no free one. The youngest request, #{loser}, gives "
+            f"up blocks {_blocks(lost)} and waits. Block @{lost[0]} stays with #A, which still uses it. "
+            f"Later #{loser} is computed again.",
         ),
     ]  # fmt: skip
 

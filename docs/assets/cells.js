@@ -1,21 +1,6 @@
-// Cells that run in the reader's browser. There is one Python, in a worker, and it starts once a visit: when a reader
-// first goes into a cell or presses Run. Stop ends the worker, which a loop keeps busy, and starts the next one at once.
+// Cells that run in the reader's browser. python.js has the Python that runs them.
 
 (() => {
-  let python = null; // the worker, once a reader has asked for it
-  let running = null; // the cell whose code it runs
-  const served = location.protocol !== "file:";
-
-  function startPython() {
-    if (python || !served) return;
-    const worker = new Worker(new URL("assets/cell_worker.js", BASE), { type: "module" });
-    worker.onmessage = ({ data }) => worker === python && running?.receive(data);
-    worker.onerror = (event) => worker === python && running?.receive({ broken: event.message || "no answer" });
-    python = worker;
-    python.loaded = false;
-    python.postMessage({ base: BASE.href });
-  }
-
   class Cell {
     // A text area with Python code and the numbers of its lines, and below it what the code prints.
     constructor(element) {
@@ -24,9 +9,9 @@
       [this.code, this.lines, this.output, this.note, this.button] =
         ["code", "lines", "output", "note", "run"].map(find);
       this.first = { code: this.code.value, output: this.output.innerHTML, lines: this.lines.innerHTML };
-      this.button.addEventListener("click", () => (running === this ? this.stop() : this.run()));
+      this.button.addEventListener("click", () => (PYTHON.runs(this) ? PYTHON.stop() : this.run()));
       find("reset").addEventListener("click", () => this.reset());
-      this.code.addEventListener("focus", startPython);
+      this.code.addEventListener("focus", PYTHON.start);
       this.code.addEventListener("input", () => this.fit());
       this.code.addEventListener("keydown", (event) => this.key(event));
       this.size();
@@ -61,7 +46,7 @@
     }
 
     reset() {
-      if (running === this) this.stop();
+      if (PYTHON.runs(this)) PYTHON.stop();
       this.code.value = this.first.code;
       this.output.innerHTML = this.first.output;
       this.lines.innerHTML = this.first.lines;
@@ -70,38 +55,30 @@
     }
 
     run() {
-      running?.stop(); // there is one Python
-      if (!served) {
+      if (!PYTHON.served) {
         this.note.textContent = "A browser runs Python only on pages that are served: make docs-serve";
         return;
       }
-      running = this;
+      PYTHON.run(this, this.code.value);
       this.text = "";
       this.output.textContent = ""; // what the program before it printed isn't this one's
       this.fit();
       this.button.textContent = "Stop";
-      startPython();
-      this.note.textContent = python.loaded ? "running ..." : "loading Python, 13 MB, once ...";
-      python.postMessage({ code: this.code.value, base: BASE.href });
+      this.note.textContent = PYTHON.isLoaded() ? "running ..." : "loading Python, 13 MB, once ...";
     }
 
-    stop() {
-      python.terminate();
-      python = null;
-      startPython();
+    stopped() {
       this.show();
       this.ended("stopped");
     }
 
     ended(note) {
-      running = null;
       this.button.textContent = "Run";
       this.note.textContent = note;
     }
 
     receive({ started, text, ended, error, line, broken }) {
       if (started) {
-        python.loaded = true;
         this.note.textContent = "running ...";
       } else if (text !== undefined) {
         this.text += text;
@@ -128,9 +105,7 @@
     }
   }
 
-  // The theme swaps pages: a cell that has gone with its page stops.
   document$.subscribe(() => {
-    if (running && !running.element.isConnected) running.stop();
     for (const cell of document.querySelectorAll(".cell:not([data-ready])")) {
       cell.dataset.ready = "";
       new Cell(cell);

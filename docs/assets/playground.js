@@ -1,6 +1,6 @@
 // The playground: the same requests served in one piece and in blocks, side by side, a step at a time.
 // docs/_build/playground.py computes every step. Recordings of its scenes are in the page, and a setting that the
-// reader changes is served anew by the cells' Python (site.js). This file draws a step, and asks for others.
+// reader changes is served anew by the cells' Python (python.js). This file draws a step, and asks for others.
 
 (() => {
 const STEP_TIME = 1600; // milliseconds
@@ -192,7 +192,7 @@ function legend() {
 class Playground {
   constructor(element) {
     this.element = element;
-    const { scenes, choices } = JSON.parse(element.querySelector("script").textContent);
+    const { scenes, choices } = JSON.parse(element.dataset.recordings);
     this.scenes = scenes;
     this.lit = null;
     this.sides = Object.keys(SIDES).map((kind) => new Side(kind, this));
@@ -323,6 +323,7 @@ class Playground {
     if (this.step === last) this.show(0);
     this.playing.textContent = "Pause";
     this.timer = setInterval(() => {
+      if (!this.element.isConnected) return this.pause(); // the page has been swapped
       if (this.step < last) return this.show(this.step + 1);
       this.pause();
       if (rest !== null) this.show(rest);
@@ -365,7 +366,7 @@ class Playground {
   change() {
     this.pause();
     for (const each of this.sceneButtons) each.setAttribute("aria-pressed", "false");
-    if (location.protocol === "file:") {
+    if (!PYTHON.served) {
       this.say("A browser runs Python only on pages that are served: make docs-serve", true);
       return;
     }
@@ -377,32 +378,26 @@ class Playground {
       sharing: this.sharing.checked,
     };
     this.wanted = JSON.stringify(settings);
-    if (running !== this) this.ask();
+    if (!PYTHON.runs(this)) this.ask();
   }
 
   ask() {
-    running?.stop(); // there is one Python
-    running = this;
     this.asked = this.wanted;
-    this.say(python ? "Serving ..." : "Python is loading, 13 MB, once. Until it is here, you see the scene before ...");
-    python ??= startPython();
-    python.postMessage({ code: program(this.asked), base: BASE.href });
+    this.text = "";
+    PYTHON.run(this, program(this.asked));
+    this.say(PYTHON.isLoaded() ? "Serving ..." : "Python is loading, 13 MB, once. Until it is here, you see the scene before ...");
   }
 
-  stop() {
-    python.terminate();
-    python = null;
-    running = null;
+  stopped() {
     this.say("Stopped: Python runs a cell.");
   }
 
-  receive({ started, broken, text, failed }) {
-    if (started) return;
-    running = null;
-    if (this.wanted === null) return;
+  receive({ text = "", ended, error, broken }) {
+    this.text += text;
+    if ((!ended && !broken) || this.wanted === null) return;
     if (this.wanted !== this.asked) return this.ask();
-    if (broken || failed) return this.say(broken ? `Python could not be loaded: ${broken}` : text, true);
-    const answer = JSON.parse(text);
+    if (broken || error) return this.say(broken ? `Python could not be loaded: ${broken}` : error, true);
+    const answer = JSON.parse(this.text);
     if (answer.error) return this.say(answer.error, true);
     this.say("Just computed, in this page, by the engine's own scheduler and block manager.");
     this.load(answer, this.step);
@@ -427,12 +422,10 @@ print(playground.answer(${literal(settings)}))
 `;
 }
 
-function setUpPlayground() {
+document$.subscribe(() => {
   for (const element of document.querySelectorAll(".playground:not([data-ready])")) {
     element.dataset.ready = "";
     new Playground(element);
   }
-}
-
-setUpPlayground();
+});
 })();

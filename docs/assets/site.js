@@ -1,5 +1,6 @@
 // What every page does: formulas, the search field, and pages that are swapped instead of loaded, so that what runs
-// in the background goes on through a visit. Cells are in cells.js, twins in twins.js, the block view in block_view.js.
+// in the background goes on through a visit. Python is in python.js, cells are in cells.js, twins in twins.js, the
+// block view in block_view.js.
 
 const BASE = new URL("..", document.currentScript.src); // the site's root
 
