@@ -15,7 +15,7 @@ If you do not know the answer, say so."
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo bench bench-kernels gpu-check lockstep soak fuzz test lessons mutants docs docs-serve docs-check lint clean
+.PHONY: help demo bench bench-kernels gpu-check lockstep soak fuzz test lessons mutants docs docs-serve docs-picture docs-check lint clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -64,6 +64,9 @@ docs: .venv/installed-docs docs/_build/node_modules/.installed ## build the docu
 docs-serve: docs ## build the site, and serve it on http://localhost:8000
 	@echo "Serving http://localhost:8000 until Ctrl+C ..."
 	@.venv/bin/python -m http.server --bind localhost --directory site 8000
+
+docs-picture: docs ## draw the README's moving picture of the block view in Chromium
+	@.venv/bin/python docs/_build/picture.py
 
 docs-check: docs .venv/installed-dev ## test the site in Chromium, and run what its pages tell readers to type
 	MINIPAGED_DOCS_SLOW=1 .venv/bin/pytest tests/docs

@@ -171,10 +171,21 @@ def on_page_content(html: str, page: Page, config: Any, files: Files) -> str:
 
     Lines of listings know where they go on when a narrow column breaks them.
     """
-    html = _first_mentions(html)
+    html = _first_mentions(html) + _recordings(html)
     if 'class="listing"' in html:
         html = twins.fold(CODE_LINE.sub(_hanging, html))
     return html.replace("__codelineno-0-", "L") if page.file.src_uri.startswith("source/") else html
+
+
+def _recordings(html: str) -> str:
+    """The traces and tours that a page names, inside it: a page read from a folder may not load a file."""
+    names = sorted(set(re.findall(r'data-(trace|tour)="#\w+-(\w+)"', html)))
+    scripts = []
+    for kind, name in names:
+        path = outputs.TRACES / f"{name}.{'jsonl' if kind == 'trace' else 'json'}"
+        text = path.read_text(encoding="utf-8").replace("<", "\\u003c")
+        scripts.append(f'<script type="application/x-ndjson" id="{kind}-{name}">{text}</script>')
+    return "".join(scripts)
 
 
 def _hanging(line: re.Match[str]) -> str:
@@ -247,9 +258,8 @@ class Here:
             raise LookupError(f"the trace {name} has no step {step}")
         more = f' data-step="{step}"' if step else ""
         if (outputs.TRACES / f"{name}.json").is_file():
-            more += f' data-tour="{self.up}assets/made/{name}.json"'
-        made = f"{self.up}assets/made/{name}.jsonl"
-        return f'<div class="block-view" data-trace="{made}" data-scene="{name}"{more}></div>'
+            more += f' data-tour="#tour-{name}"'
+        return f'<div class="block-view" data-trace="#trace-{name}" data-scene="{name}"{more}></div>'
 
     def make_picture(self, rest: str) -> str:
         """A picture, for a wide page and for a phone, with what it shows in words."""

@@ -151,7 +151,8 @@ def main(names: list[str]) -> None:
             print(f"  recording {run.__name__} ...", flush=True)
             path.write_text(run(), encoding="utf-8")
     trace = (outputs.TRACES / "tour.jsonl").read_text(encoding="utf-8")
-    (outputs.TRACES / "tour.json").write_text(json.dumps(cards(trace), ensure_ascii=False), encoding="utf-8")
+    written = json.dumps(cards(trace), ensure_ascii=False)
+    (outputs.TRACES / "tour.json").write_text(written, encoding="utf-8")
     if not names:
         outputs.made(outputs.TRACES, __file__)
 

@@ -1,18 +1,22 @@
 """The eight cards of the guided tour, each with the step of the recording that it explains.
 
-Nothing here knows a number: each card looks for its step in the trace and takes its numbers from there. A
-card that finds no such step fails the build.
+tour.toml holds their texts, and no number is written there. This file finds steps and numbers in the trace.
+If the trace has no such step, the build fails.
 """
 
 from __future__ import annotations
 
 import json
+import re
+import tomllib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from minipaged.view.replay import State, Table, replay
 
 Line = dict[str, Any]
+TEXTS = Path(__file__).with_suffix(".toml")
 
 
 class Moment(NamedTuple):
@@ -33,95 +37,65 @@ class Moment(NamedTuple):
 
 
 def cards(trace: str) -> list[dict[str, Any]]:
-    """Return the cards: title, text, step, the table to open, and what to point at.
-
-    "@11" in a text stands for block 11, "#A" for request A. `points` holds block numbers and the names of
-    parts.
-    """
+    """Return the cards: title, text, step, the table to open, and blocks or parts to point at."""
     lines = trace.strip().split("\n")
     run, states = replay(lines)
     moments = list(map(Moment, map(json.loads, lines[1:]), [State(), *states], states))
-    size = run["block_size"]
-    first = _find(moments, lambda m: "A" in m.line.get("admitted", ()))
-    prompt = first.line["arrived"][0]
-    ninth = _find(moments, lambda m: m.table("A").num_tokens == 2 * size + 1)
-    second = _find(moments, lambda m: "B" in m.line.get("admitted", ()))
-    grown = _find(moments, lambda m: len(m.after.tables) == 2 and bool(m.new_blocks("A")))
-    fork = _find(moments, lambda m: bool(m.line.get("moves")))
-    hit = _find(moments, lambda m: "D" in m.line.get("admitted", ()))
-    preemption = _find(moments, lambda m: bool(m.line.get("preempted")))
-
-    table, tokens = first.table("A").blocks, prompt["prompt_tokens"]
-    _, source, copy, _ = fork.line["moves"][0]
-    copier, keeper = sorted(
-        (table for table in fork.after.tables if {source, copy} & set(table.blocks)),
-        key=lambda table: copy not in table.blocks,
-    )
-    shared = copier.blocks[0]
-    found = hit.table("D").num_tokens - next(r[2] - r[1] for r in hit.line["rows"] if r[0] == "D")
-    (loser,) = preemption.line["preempted"]
-    lost = next(table.blocks for table in preemption.before.tables if table.name == loser)
-    winner = next(table.name for table in preemption.after.tables if preemption.new_blocks(table.name))
+    found = _moments(moments, run["block_size"])
+    facts = _facts(found, run["block_size"])
     return [
-        _card(
-            "One request", first, "A", ["table"],
-            f"#A asks “{prompt['prompt']}”: {tokens} tokens. The model keeps a key and a value of each "
-            f"token, and a slot holds them. A block is {size} slots, so #A needs {len(table)} blocks.",
-        ),
-        _card(
-            "Its block table", first, "A", table,
-            f"To #A its blocks are numbered 0 and 1: these are logical blocks. The block table says where "
-            f"they lie: logical block 0 is physical block @{table[0]}, and logical block 1 is @{table[1]}. "
-            "Other requests have used this pool, so the first free block was not block @0.",
-        ),
-        _card(
-            "The ninth token", ninth, "A", ninth.new_blocks("A"),
-            f"{2 * size} tokens fill both blocks. The next token needs a slot, so the engine takes one more "
-            f"block from the pool: @{ninth.new_blocks('A')[0]}. It reserved nothing before, so at most "
-            f"{size - 1} slots of #A are empty.",
-        ),
-        _card(
-            "A second request", grown, "A", [*second.table("B").blocks, *grown.new_blocks("A")],
-            f"#B came and took blocks {_blocks(second.table('B').blocks)}. Now #A needs a block again and "
-            f"gets @{grown.new_blocks('A')[0]}, far from its others. The pool is fragmented, and no memory "
-            "is lost: the table keeps the order.",
-        ),
-        _card(
-            "A fork", fork, copier.name, [shared],
-            f"#C wants two answers to one prompt. The tables of {copier.name} and {keeper.name} both name "
-            f"block @{shared}, so these {size} tokens are stored once. “C ×2” says that two tables of #C "
-            "name this block.",
-        ),
-        _card(
-            "A copy", fork, copier.name, [source, copy],
-            f"Block @{source} was shared too, but it is not full, and each answer now writes its own token "
-            f"into it. So {copier.name} first gets a copy, block @{copy}, and {keeper.name} keeps block "
-            f"@{source}. This is copy-on-write.",
-        ),
-        _card(
-            "A hit", hit, "D", hit.table("D").blocks[: found // size],
-            f"#D begins with the same {found} tokens as #A. Their keys and values are in block "
-            f"@{hit.table('D').blocks[0]} already. The table of #D names it, and the engine computes only "
-            f"the other {hit.table('D').num_tokens - found} tokens of the prompt.",
-        ),
-        _card(
-            "A preemption", preemption, winner, preemption.new_blocks(winner),
-            f"#{winner} needs a block, and the pool has no free one. The youngest request, #{loser}, gives "
-            f"up blocks {_blocks(lost)} and waits. Block @{lost[0]} stays with #A, which still uses it. "
-            f"Later #{loser} is computed again.",
-        ),
-    ]  # fmt: skip
+        {
+            "title": card["title"],
+            "step": found[card["step"]].line["step"],
+            "table": card["table"].format(**facts),
+            "points": [each for name in card["points"] for each in _points(facts.get(name, name))],
+            "text": " ".join(card["text"].format(**facts).split()),
+        }
+        for card in tomllib.loads(TEXTS.read_text(encoding="utf-8"))["card"]
+    ]
 
 
-def _find(moments: list[Moment], is_it: Callable[[Moment], bool]) -> Moment:
-    return next(moment for moment in moments if is_it(moment))
+def _moments(moments: list[Moment], size: int) -> dict[str, Moment]:
+    """Return the steps of the cards."""
 
+    def find(is_it: Callable[[Moment], bool]) -> Moment:
+        return next(moment for moment in moments if is_it(moment))
 
-def _card(title: str, moment: Moment, table: str, points: list[Any], text: str) -> dict[str, Any]:
     return {
-        "title": title, "step": moment.line["step"], "table": table, "points": [f"{p}" for p in points],
-        "text": text,
+        "first": find(lambda m: "A" in m.line.get("admitted", ())),
+        "ninth": find(lambda m: m.table("A").num_tokens == 2 * size + 1),
+        "second": find(lambda m: "B" in m.line.get("admitted", ())),
+        "grown": find(lambda m: len(m.after.tables) == 2 and bool(m.new_blocks("A"))),
+        "fork": find(lambda m: bool(m.line.get("moves"))),
+        "hit": find(lambda m: "D" in m.line.get("admitted", ())),
+        "preemption": find(lambda m: bool(m.line.get("preempted"))),
+    }
+
+
+def _facts(at: dict[str, Moment], size: int) -> dict[str, Any]:
+    """Return the numbers and names of the texts."""
+    arrival, table = at["first"].line["arrived"][0], at["first"].table("A").blocks
+    _, source, copy, _ = at["fork"].line["moves"][0]
+    named = {block: t for t in at["fork"].after.tables for block in t.blocks}
+    (start, stop) = next(row[1:] for row in at["hit"].line["rows"] if row[0] == "D")
+    (loser,) = at["preemption"].line["preempted"]
+    lost = next(t.blocks for t in at["preemption"].before.tables if t.name == loser)
+    winner = next(t.name for t in at["preemption"].after.tables if at["preemption"].new_blocks(t.name))
+    return {
+        "prompt": arrival["prompt"], "tokens": arrival["prompt_tokens"], "size": size, "needed": len(table),
+        "head": table[0], "tail": table[1], "full": 2 * size, "most": size - 1,
+        "third": at["ninth"].new_blocks("A")[0], "others": _blocks(at["second"].table("B").blocks),
+        "fourth": at["grown"].new_blocks("A")[0], "copier": named[copy].name, "keeper": named[source].name,
+        "shared": named[copy].blocks[0], "source": source, "copy": copy,
+        "found": at["hit"].table("D").blocks[0], "num_found": start, "rest": stop - start,
+        "winner": winner, "loser": loser, "lost": _blocks(lost),
+        "last": at["preemption"].new_blocks(winner)[0],
     }  # fmt: skip
+
+
+def _points(fact: Any) -> list[str]:
+    """Return the blocks of a fact, or the name of a part."""
+    return re.findall(r"\d+", f"{fact}") or [fact]
 
 
 def _blocks(blocks: list[int]) -> str:

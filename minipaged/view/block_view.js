@@ -10,7 +10,7 @@
   const { NOTHING, replay, advance, survey, blockState, computed, labelOf, filled, textsIn, few, plural } =
     globalThis.minipagedReplay;
   const { h, setText, paint, slotsOf, stripes, fit } = globalThis.minipagedStrips;
-  const { frame, reserve, mostRows } = globalThis.minipagedFrame;
+  const { frame, reserve, item, mostRows } = globalThis.minipagedFrame;
   const MOST_CELLS = 4096; // of a pool, drawn
   const MOST_STRIPS = 64; // blocks of a pool that shows its slots
   const MOST_SLOTS = 16; // of a block that shows them
@@ -89,10 +89,7 @@
 
     function showWords(state) {
       setText(ui.now, titleOf(state));
-      ui.events.replaceChildren(...eventsOf(state).map(({ kind, parts }) => {
-        const texts = parts.map((part) => (part.key ? h("span.ref", { "data-block": part.key }, part.text) : part));
-        return h("li", { "data-kind": kind }, ...texts);
-      }));
+      ui.events.replaceChildren(...eventsOf(state).map(item));
     }
 
     function showCounts(state, counts) {
@@ -257,7 +254,7 @@
       highlighted = key;
       drawArrows();
       if (key === null) return setText(ui.about, HINT);
-      for (const element of root.querySelectorAll(`[data-block="${key}"]`)) element.classList.add("bv-lit");
+      for (const element of root.querySelectorAll(`:not(.bv-ghost *)[data-block="${key}"]`)) element.classList.add("bv-lit");
       const text = inWords(key, survey(run, states[index]), states[index]);
       setText(ui.about, `${text[0].toUpperCase()}${text.slice(1)}.`);
     }
@@ -389,8 +386,8 @@
       }
       for (const block of state.cached) if (block > extent.pool) extent.pool = block;
       const rows = Math.max(0, ...[...state.tables.values()].map((table) => table.blocks.length));
-      const words = eventsOf(state).map(({ parts }) => parts.map((part) => part.text ?? part).join(""));
-      reserve(ui, { lanes: lanesOf(state).found.length, rows: Math.min(rows, mostRows), words: [titleOf(state), ...words] });
+      const words = [titleOf(state), eventsOf(state)];
+      reserve(ui, { lanes: lanesOf(state).found.length, rows: Math.min(rows, mostRows), words });
     }
 
     /* Begin a guided tour with cards that were made for this recording. */

@@ -93,20 +93,25 @@
     return h("ul.legend", { "aria-label": "Signs" }, h("li", {}, arrow, "from a logical block to its physical block"), ...entries);
   }
 
-  /* Keep room for a state: {lanes, rows, words}. The frame grows with the largest, and never shrinks. */
+  /* An event in words; its blocks can be pointed at. */
+  const item = ({ kind, parts }) =>
+    h("li", { "data-kind": kind }, ...parts.map((part) => (part.key ? h("span.ref", { "data-block": part.key }, part.text) : part)));
+  const textOf = (parts) => parts.map((part) => part.text ?? part).join("");
+
+  /* Keep room for a state: {lanes, rows, words}; the words are a title and events. The frame grows with the largest, and never shrinks. */
   function reserve(ui, { lanes, rows, words }) {
     const needed = Math.min(MOST, Math.max(LEAST, lanes * LANE + (rows ? rows * ROW + CAPTION : 0)));
     if (needed > ui.needed) ui.body.style.setProperty("--bv-lanes", `${(ui.needed = needed)}px`);
-    const length = words.join("").length + 20 * words.length;
+    const [title, events] = words;
+    const length = title.length + events.reduce((sum, { parts }) => sum + 20 + textOf(parts).length, 0);
     if (ui.ghosts.length === GHOSTS && length <= ui.ghosts.at(-1).length) return;
     if (ui.ghosts.some((ghost) => ghost.length === length)) return;
-    const [now, ...events] = words;
-    const ghost = h("div.ghost", { "aria-hidden": "true" }, h("p", {}, now), h("ul", {}, ...events.map((text) => h("li", {}, text))));
+    const ghost = h("div.ghost", { "aria-hidden": "true" }, h("p", {}, title), h("ul", {}, ...events.map(item)));
     ui.stage.append(ghost);
     ui.ghosts.push({ length, ghost });
     ui.ghosts.sort((a, b) => b.length - a.length);
     ui.ghosts.splice(GHOSTS).forEach((each) => each.ghost.remove());
   }
 
-  globalThis.minipagedFrame = { frame: minipagedFrame, reserve, mostRows: Math.floor((MOST - 4 * LANE) / ROW) };
+  globalThis.minipagedFrame = { frame: minipagedFrame, reserve, item, mostRows: Math.floor((MOST - 4 * LANE) / ROW) };
 })();

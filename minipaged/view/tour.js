@@ -78,7 +78,7 @@
 
   /* A text with its blocks and requests marked. */
   function withSigns(text) {
-    return text.split(/(@\d+|#\w+)/).map((part) => {
+    return text.split(/(@\d+|#\w+(?:\.\d+)?)/).map((part) => {
       if (part[0] === "@") return h("span.ref", { "data-block": part.slice(1) }, part.slice(1));
       return part[0] === "#" ? h("strong", {}, part.slice(1)) : part;
     });

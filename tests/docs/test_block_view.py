@@ -224,7 +224,7 @@ def test_the_keyboard_is_enough(open_trace: Callable[..., Any]) -> None:
     page.wait_for_function("document.querySelector('.bv-now').textContent.startsWith('Step 2')")
     page.keyboard.press(" ")
     assert page.get_by_role("button", name="Play").count() == 1
-    for _ in range(9):  # Tab reaches every part, and the arrows still step from the slider and from a block
+    for _ in range(12):  # Tab reaches every part, and the arrows still step from the slider and from a block
         page.keyboard.press("Tab")
         if page.evaluate("document.activeElement.closest('.bv-pool') !== null"):
             break
@@ -345,7 +345,8 @@ def test_a_screen_reader_finds_names_and_sentences(open_trace: Callable[..., Any
     assert page.locator("button").evaluate_all(
         "(all) => all.every((button) => /[a-z]/i.test(button.ariaLabel ?? button.textContent))"
     )
-    assert page.locator(".bv-mark, .bv-small").evaluate_all("(all) => all.every((each) => each.ariaHidden)")
+    signs = page.locator(".bv-cell :is(.bv-mark, .bv-small, .bv-slots)")
+    assert signs.evaluate_all("(all) => all.every((each) => each.ariaHidden)")
 
 
 @pytest.mark.parametrize("width", [320, 360])

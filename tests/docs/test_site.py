@@ -301,10 +301,19 @@ def test_the_block_view_on_a_page_steps_to_a_copy(visit: Callable[..., Any]) -> 
     page.keyboard.press("ArrowLeft")
     assert "copy-on-write: block" not in view.inner_text()
     page.keyboard.press("ArrowRight")
-    # Nine tokens of a prompt, blocks of four: three samples share block 2, and the last one keeps it.
-    assert "copy-on-write: block 2 → 3 for A.0" in view.inner_text()
-    assert "copy-on-write: block 2 → 4 for A.1" in view.inner_text()
-    assert "copy-on-write: block 2 → 5" not in view.inner_text()
+    # Nine tokens of a prompt, blocks of four: three samples share block 13, and the last one keeps it.
+    assert "copy-on-write: block 13 → 7 for A.0" in view.inner_text()
+    assert "copy-on-write: block 13 → 9 for A.1" in view.inner_text()
+    assert view.inner_text().count("copy-on-write: block") == 2
+
+
+def test_a_page_from_a_folder_shows_its_recordings(browser: Any, site: Path) -> None:
+    page = browser.new_page()
+    page.goto((site / "concepts" / "preemption.html").as_uri() + "#scene=swap&step=13")
+    views = page.locator(".block-view .bv-now")
+    views.nth(1).wait_for()
+    assert [text[:7] for text in views.all_inner_texts()] == ["Step 12", "Step 13"]
+    page.close()
 
 
 @pytest.mark.parametrize("width, layout", [(1280, "wide"), (390, "narrow")])
