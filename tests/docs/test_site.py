@@ -301,10 +301,10 @@ def test_the_block_view_on_a_page_steps_to_a_copy(visit: Callable[..., Any]) -> 
     page.keyboard.press("ArrowLeft")
     assert "copy-on-write: block" not in view.inner_text()
     page.keyboard.press("ArrowRight")
-    # Nine tokens of a prompt, blocks of four: three samples share block 2, and the last one keeps it.
-    assert "copy-on-write: block 2 → 3 for A.0" in view.inner_text()
-    assert "copy-on-write: block 2 → 4 for A.1" in view.inner_text()
-    assert "copy-on-write: block 2 → 5" not in view.inner_text()
+    # Nine tokens of a prompt, blocks of four: three samples share the last one, and the last sample keeps it.
+    assert "copy-on-write: block 13 → 7 for A.0" in view.inner_text()
+    assert "copy-on-write: block 13 → 9 for A.1" in view.inner_text()
+    assert view.inner_text().count("copy-on-write: block") == 2
 
 
 @pytest.mark.parametrize("width, layout", [(1280, "wide"), (390, "narrow")])
