@@ -105,7 +105,7 @@
     }
   }
 
-  document$.subscribe(() => {
+  onEachPage(() => {
     for (const cell of document.querySelectorAll(".cell:not([data-ready])")) {
       cell.dataset.ready = "";
       new Cell(cell);

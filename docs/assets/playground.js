@@ -422,7 +422,7 @@ print(playground.answer(${literal(settings)}))
 `;
 }
 
-document$.subscribe(() => {
+onEachPage(() => {
   for (const element of document.querySelectorAll(".playground:not([data-ready])")) {
     element.dataset.ready = "";
     new Playground(element);

@@ -42,7 +42,7 @@ const PYTHON = (() => {
   }
 
   // The theme swaps pages: what has gone with its page stops.
-  document$.subscribe(() => client && !client.element.isConnected && stop());
+  onEachPage(() => client && !client.element.isConnected && stop());
 
   return { served, start, run, stop, isLoaded: () => loaded, runs: (asked) => client === asked };
 })();

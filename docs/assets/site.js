@@ -4,6 +4,13 @@
 
 const BASE = new URL("..", document.currentScript.src); // the site's root
 
+// Call `setUp` on this page, and on each page that the theme swaps in. In a folder the theme swaps none, and its
+// document$ says nothing.
+function onEachPage(setUp) {
+  if (location.protocol === "file:") setUp();
+  else document$.subscribe(setUp);
+}
+
 // A page with formulas loads what draws them; the others needn't.
 function setUpFormulas() {
   const formulas = document.querySelectorAll(".arithmatex");
@@ -47,5 +54,5 @@ function swapPage(event) {
 
 document.querySelector(".md-search")?.setAttribute("aria-label", "Search"); // the theme gives this dialog no name
 setUpSearch();
-document$.subscribe(setUpFormulas); // at once, and after each swap
+onEachPage(setUpFormulas);
 if (location.protocol !== "file:") document.addEventListener("click", swapPage);

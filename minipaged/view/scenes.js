@@ -68,7 +68,8 @@
 
   addEventListener("hashchange", () => document.querySelectorAll(".block-view").forEach(visit));
   globalThis.minipagedBlockView.start = start;
-  if (globalThis.document$) document$.subscribe(start); // mkdocs-material tells so when it swaps a page
+  // mkdocs-material tells when it swaps a page. In a folder it swaps none, and says nothing.
+  if (globalThis.document$ && location.protocol !== "file:") document$.subscribe(start);
   else if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", start);
   else start();
 })();
