@@ -57,7 +57,7 @@ mutants: .venv/installed-dev ## break the answer keys of lessons 2 to 9, and see
 
 docs: .venv/installed-docs docs/_build/node_modules/.installed ## build the documentation site into site/
 	@.venv/bin/python docs/_build/record.py
-	@.venv/bin/python docs/_build/figures.py
+	@.venv/bin/python docs/_build/card.py
 	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict --quiet
 	@echo "The site is in site/. To read it: make docs-serve"
 

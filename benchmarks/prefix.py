@@ -19,7 +19,8 @@ from minipaged.errors import InvalidConfigError
 from minipaged.outputs import RequestOutput
 from minipaged.reference.allocator import BlockAllocator
 from minipaged.reference.block_table import num_blocks_for
-from minipaged.reference.prefix_cache import PrefixCache, PrefixChain
+from minipaged.reference.prefix_cache import PrefixCache
+from minipaged.reference.prefix_chain import PrefixChain
 from minipaged.sampling_params import SamplingParams
 from minipaged.terminal.console import DataConsole
 from minipaged.terminal.results import output_file, write_results

@@ -14,8 +14,8 @@ from ._checks import check_inputs, check_launch, check_one_query_each
 from ._triton import _tanh, tl, triton
 from ._triton_arguments import Scoring, scoring_for, sizes_for, strides_for
 
-# Tokens of context that one decode program reads. A constant, so that the way a row is split depends on its
-# own length only, and its result never on the other rows of the batch.
+# Tokens of context that one decode program reads. A constant, so that the way a context is split depends on
+# its own length only, and its result never on the other sequences of the batch.
 SPLIT_LENGTH = 256
 
 
@@ -37,8 +37,8 @@ def _attend(
 
     score = SCALE * (query . key); with a SOFTCAP, SOFTCAP * tanh(score / SOFTCAP). Sums run in float32, in
     float64 for float64 queries; products are not rounded to TF32.
-    Returns, for each row: the sum of exp(score - best) * value [rows, DIM_TILE]; its best (largest) score
-    [rows]; the sum of exp(score - best) [rows]. For a row that sees no key these are 0, -inf and 0.
+    Returns, for each query row: the sum of exp(score - best) * value [rows, DIM_TILE]; its best (largest)
+    score [rows]; the sum of exp(score - best) [rows]. If a row sees no key, these are 0, -inf and 0.
     """
     wide: tl.constexpr = tl.float64 if queries.dtype == tl.float64 else tl.float32
     best = tl.full([queries.shape[0]], float("-inf"), wide)
@@ -79,7 +79,7 @@ def _attend(
 def _group_heads(program, GROUP: tl.constexpr, ROW_TILE: tl.constexpr):
     """The KV head and the query heads of one program along the grid's axis of heads.
 
-    GROUP query heads in a row share one KV head. Each KV head has as many programs as there are tiles of
+    GROUP neighbouring query heads share one KV head. Each KV head has as many programs as there are tiles of
     ROW_TILE in its group, the last of them perhaps not full; the programs of KV head 0 come first.
 
     Returns the KV head (int64), ROW_TILE query heads (int64), and which of these belong to the group.
@@ -95,7 +95,7 @@ def _decode_kernel(
     query_ptr, key_ptr, value_ptr, table_ptr, length_ptr, partial_ptr, statistics_ptr, strides,
     SCORING: tl.constexpr, SIZES: tl.constexpr,
 ):  # fmt: skip
-    """Attend from the newest token of a row to a split of its context, with the heads of a group."""
+    """Attend from the newest token of a sequence to a split of its context, with a tile of query heads."""
     # Offsets are 64-bit from here on: a large pool has more than 2^31 elements.
     row = tl.program_id(0).to(tl.int64)
     kv_head, heads, is_member = _group_heads(tl.program_id(1), SIZES.GROUP, SIZES.ROW_TILE)
@@ -129,15 +129,15 @@ def _merge_kernel(
     partial_ptr, statistics_ptr, length_ptr, output_ptr, num_splits, output_strides,
     WINDOW: tl.constexpr, SPLIT_TILE: tl.constexpr, SIZES: tl.constexpr,
 ):  # fmt: skip
-    """Merge what the splits of one row and head have found; program (i, j) has row i and head j.
+    """Merge the splits of one sequence and query head; program (i, j) has sequence i and head j.
 
     length_ptr: int32 [batch], tokens of context. Split s has read the keys from s * SPLIT_LENGTH on. Where it
     has any (with a WINDOW: any of the last WINDOW), it has written what `_attend` returned:
     partial_ptr: [batch, NUM_HEADS, num_splits, HEAD_DIM], sums of exp(score - best) * value; contiguous.
     statistics_ptr: [batch, NUM_HEADS, num_splits, 2], best and the sum of exp(score - best); contiguous.
     All other splits were never written: they may hold NaN. SPLIT_TILE splits are taken at a time.
-    output_ptr: [batch, NUM_HEADS, HEAD_DIM], rows output_strides.token and heads output_strides.head apart,
-    to be written: the attention over all keys, in the dtype of the output; zeros for a row without context.
+    output_ptr: [batch, NUM_HEADS, HEAD_DIM], to be written: the attention over all keys, zeros for a sequence
+    without context. Sequences lie output_strides.token elements apart, heads output_strides.head.
     """
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     length = tl.load(length_ptr + row)

@@ -121,6 +121,10 @@ class ContiguousCache:
         """Whether a request has a piece."""
         return request_id in self._requests
 
+    def piece(self, request_id: Hashable) -> Piece:
+        """The slots of a request. Raises ValueError where it has none."""
+        return self._request(request_id).piece
+
     def num_tokens(self, request_id: Hashable) -> int:
         """Tokens of a request that have a slot. Raises ValueError where it has no piece."""
         return self._request(request_id).num_tokens

@@ -20,7 +20,8 @@ from minipaged.reference import contiguous
 from minipaged.reference.allocator import BlockAllocator
 from minipaged.reference.beam_search import reorder_beams
 from minipaged.reference.block_table import BlockTable
-from minipaged.reference.prefix_cache import PrefixCache, PrefixChain
+from minipaged.reference.prefix_cache import PrefixCache
+from minipaged.reference.prefix_chain import PrefixChain
 from minipaged.reference.slot_allocator import BuddyAllocator, FirstFitAllocator, SlotAllocator
 from minipaged.reference.swap import swap_in, swap_out
 

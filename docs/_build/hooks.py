@@ -7,12 +7,15 @@ A line of a page that is one of these is replaced when the site is built; a name
     {{ twins attention.py prefill_attention | _prefill.py _prefill_kernel }}    the kernel from another file
     {{ trace beams }}                                             the block view, replaying a recorded run
     {{ trace beams 4 }}                                           the same, opened at step 4
-    {{ figure waste "What the picture shows" }}                   a picture made by docs/_build/figures.py
+    {{ picture fold }}                                            a picture drawn by docs/_build/pictures
     {{ output minipaged lessons hint 3 }}                         a command, and what it prints
     {{ exercise 05_copy_on_write }}                               a lesson: what to write, and how to grade it
     {{ results cpu-huggingface.json }}                            what a benchmark measured, and where
+    {{ playground }}                                              the same requests in one piece and in blocks
     {{ lessons }}                                                 the table of all lessons
     {{ clone }}                                                   how to get the repository
+
+The lines of twins that do the same stand in docs/_build/twins.toml.
 
 A fenced block opened with "```python cell" becomes a cell that runs in the browser. The build runs it too,
 and prints below it what came out. One opened with "```python run" is run by the build alone, after those
@@ -21,7 +24,6 @@ before it on the same page.
 
 from __future__ import annotations
 
-import html
 import json
 import logging
 import os
@@ -43,10 +45,14 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(HERE))
 
+import cells  # noqa: E402
 import glossary_page  # noqa: E402
 import outputs  # noqa: E402
+import pictures  # noqa: E402
+import playground_page  # noqa: E402
 import results  # noqa: E402
 import sources  # noqa: E402
+import twins  # noqa: E402
 from summary import summary  # noqa: E402
 
 from minipaged.course.manifest import Course, Lesson  # noqa: E402
@@ -63,6 +69,7 @@ CODE_LINE = re.compile(
     r'(?:<span class="w">)?(?P<indent> *)(?:</span>)?(?:<span class="(?P<kind>\w+)">)?(?P<more> *))'
 )
 BROKEN = {"sd": 0, "c1": 2}  # how much further in a broken line goes on: docstrings and comments; code 4
+TOLD = 20  # pages
 CELL = re.compile(r"^```python cell\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 RUN = re.compile(r"^```python run\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 ABBREVIATION = re.compile(
@@ -86,6 +93,7 @@ def on_post_build(config: Any) -> None:
     """Note when a build of site/ began that had nothing to warn of: the tests need no other one then."""
     if Path(config.site_dir) != ROOT / "site":
         return
+    print(f"pages: all built, in {time.time() - BEGUN:.0f} s", flush=True)
     outputs.BUILT.unlink(missing_ok=True)
     counters = [each for each in logging.getLogger("mkdocs").handlers if isinstance(each, CountHandler)]
     if counters and not any(each.get_counts() for each in counters):
@@ -107,12 +115,14 @@ def on_files(files: Files, config: Any) -> Files:
         add(files, config, f"assets/katex/fonts/{font.name}", font)
     for name in (*SCRIPTS, "block_view.css"):
         add(files, config, f"assets/{name}", ROOT / "minipaged" / "view" / name)
-    for path in sorted([*outputs.TRACES.glob("*.json*"), *outputs.FIGURES.glob("*.svg"), outputs.CARD]):
+    traces = [path for path in outputs.TRACES.glob("*.json*") if path.name != "made_of.json"]
+    for path in sorted([*traces, outputs.CARD]):
         add(files, config, f"assets/made/{path.name}", path)
     glossary = glossary_page.page(HERE / "glossary.md")
     files.append(File.generated(config, "glossary.md", content=glossary))
     text = {path.name: path.read_text() for path in sorted((ROOT / "reference").glob("*.py"))}
     files.append(File.generated(config, "assets/reference.json", content=json.dumps(text)))
+    files.append(File.generated(config, "assets/playground.json", content=playground_page.sources()))
     for lesson in COURSE.lessons:
         made = {
             "task": sources.prose(lesson.path / "README.md"),
@@ -129,6 +139,8 @@ def on_files(files: Files, config: Any) -> Files:
 
 def add(files: Files, config: Any, uri: str, path: Path) -> None:
     """One file of the site whose content lies at `path`."""
+    if files.get_file_from_path(uri):
+        raise PluginError(f"{uri}: two files of the site have this name")
     if not path.is_file():
         raise PluginError(f"{uri}: {path.relative_to(ROOT)} is missing: run make docs, which makes it")
     files.append(File.generated(config, uri, abs_src_path=str(path)))
@@ -136,13 +148,22 @@ def add(files: Files, config: Any, uri: str, path: Path) -> None:
 
 def on_page_markdown(markdown: str, page: Page, config: Any, files: Files) -> str:
     """Carry out what the page asks for."""
+    _tell_progress(page, files)
     here = Here(page)
     page.meta.setdefault("description", summary(markdown))
-    if re.search(r"^\{\{ (twins|lessons|trace)\b", markdown, re.MULTILINE):
+    if re.search(r"^\{\{ (twins|lessons|trace)", markdown, re.MULTILINE):
         page.meta.setdefault("hide", []).append("toc")  # two columns, and a wide table, need the room
-    markdown = CELL.sub(lambda match: here.cell(match[1]), markdown)
+    markdown = CELL.sub(lambda match: cells.cell(match[1]), markdown)
     markdown = RUN.sub(lambda match: here.script(match[1]), markdown)
     return DIRECTIVE.sub(lambda match: here.directive(match[1], match[2] or ""), markdown)
+
+
+def _tell_progress(page: Page, files: Files) -> None:
+    """Say how far the build is: at its first page, and at each TOLD pages more."""
+    pages = [file.src_uri for file in files.documentation_pages()] if files else []
+    done = pages.index(page.file.src_uri) if page.file.src_uri in pages else 1
+    if done % TOLD == 0:
+        print(f"pages: {done} of {len(pages)} ...", flush=True)
 
 
 def on_page_content(html: str, page: Page, config: Any, files: Files) -> str:
@@ -152,7 +173,7 @@ def on_page_content(html: str, page: Page, config: Any, files: Files) -> str:
     """
     html = _first_mentions(html) + _recordings(html)
     if 'class="listing"' in html:
-        html = CODE_LINE.sub(_hanging, html)
+        html = twins.fold(CODE_LINE.sub(_hanging, html))
     return html.replace("__codelineno-0-", "L") if page.file.src_uri.startswith("source/") else html
 
 
@@ -216,14 +237,7 @@ class Here:
 
     def make_twins(self, rest: str) -> str:
         """Two columns: what the reference does, and what the kernel does."""
-        file, _, names = rest.partition(" ")
-        left, _, right = names.partition("|")
-        columns = []
-        for folder, wanted in (("reference", left.split()), ("kernels", right.split())):
-            own_file = wanted.pop(0) if wanted[:1] and wanted[0].endswith(".py") else file
-            listings = "\n\n".join(self.listing(f"{folder}/{own_file}", name) for name in wanted)
-            columns.append(f'<div class="twin" markdown>\n\n{listings}\n\n</div>')
-        return f'<div class="twins" markdown>\n\n{columns[0]}\n\n{columns[1]}\n\n</div>'
+        return twins.markdown(rest, self.up)
 
     def listing(self, file: str, name: str) -> str:
         """One listing of a file of the repository."""
@@ -247,12 +261,13 @@ class Here:
             more += f' data-tour="#tour-{name}"'
         return f'<div class="block-view" data-trace="#trace-{name}" data-scene="{name}"{more}></div>'
 
-    def make_figure(self, rest: str) -> str:
-        """A picture and what it shows, in words."""
-        name, _, words = rest.partition(" ")
-        if not words.strip('"') or not (outputs.FIGURES / f"{name}.svg").is_file():
-            raise LookupError("no such figure, or no words for those who can't see it")
-        return f"![{words.strip(chr(34))}]({self.up}assets/made/{name}.svg){{ .figure }}"
+    def make_picture(self, rest: str) -> str:
+        """A picture, for a wide page and for a phone, with what it shows in words."""
+        return pictures.figure(rest)
+
+    def make_playground(self, rest: str) -> str:
+        """The same requests in one piece and in blocks, to watch and to change."""
+        return playground_page.page()
 
     def make_output(self, rest: str) -> str:
         """A command, and what it printed when the site was built."""
@@ -305,25 +320,15 @@ class Here:
         self.printed = printed
         return f"{sources.fenced('python', code.rstrip())}\n\n{sources.fenced('text', new)}"
 
-    def cell(self, code: str) -> str:
-        """A cell that runs in the browser, and what it prints."""
-        printed = outputs.of_cell(code)
-        return (
-            f'<div class="cell"><textarea class="cell-code" spellcheck="false" autocapitalize="off" '
-            f'autocomplete="off" rows="{code.count(chr(10))}" aria-label="Python code. '
-            f'Control and Enter run it; Escape, then Tab leaves it.">'
-            f"{_literal(code.rstrip())}</textarea>"
-            f'<div class="cell-buttons"><button type="button" class="cell-run">Run</button>'
-            f'<button type="button" class="cell-reset">Reset</button>'
-            f'<span class="cell-note" role="status"></span>'
-            f'<span class="cell-hint" aria-hidden="true">Ctrl+Enter runs · Esc, then Tab leaves</span></div>'
-            f'<pre class="cell-output" role="log" tabindex="0" aria-label="Output">'
-            f"{_literal(printed)}</pre></div>"
-        )
-
 
 def _names(lesson: Lesson) -> str:
-    return ", ".join(f"`{name}`" for name in lesson.write)
+    """What is to be written, the names of each part after its title."""
+    groups = {f"in part {i}, {part.title}, ": part.write for i, part in enumerate(lesson.parts, start=1)}
+    names = [
+        title + ", ".join(f"`{name}`" for name in write)
+        for title, write in (groups or {"": lesson.write}).items()
+    ]
+    return "; ".join(names)
 
 
 def _briefly(names: Sequence[str], most: int = 3) -> str:
@@ -340,14 +345,3 @@ def _briefly(names: Sequence[str], most: int = 3) -> str:
 
 def _number(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
-
-
-def _literal(text: str) -> str:
-    """Text inside of HTML that Markdown leaves as it is, over lines that may be empty."""
-    return (
-        html.escape(text)
-        .replace("\n", "&#10;")
-        .replace("*", "&#42;")
-        .replace("_", "&#95;")
-        .replace("`", "&#96;")
-    )

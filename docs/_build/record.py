@@ -12,11 +12,15 @@ import random
 import sys
 from collections.abc import Callable
 
+import outputs
+
+if __name__ == "__main__" and not sys.argv[1:]:
+    outputs.leave_if_fresh("recordings", outputs.TRACES, __file__)
+
 from minipaged.cli.machine import interpret_kernels_without_gpu
 
 interpret_kernels_without_gpu()
 
-import outputs  # noqa: E402
 from tour import cards  # noqa: E402
 
 from minipaged import LLM, BeamSearchParams, SamplingParams  # noqa: E402
@@ -144,7 +148,7 @@ def main(names: list[str]) -> None:
     for run in RUNS:
         path = outputs.TRACES / f"{run.__name__}.jsonl"
         if run.__name__ in names or (not names and not (fresh and path.is_file())):
-            print(f"recording {run.__name__} ...", flush=True)
+            print(f"  recording {run.__name__} ...", flush=True)
             path.write_text(run(), encoding="utf-8")
     trace = (outputs.TRACES / "tour.jsonl").read_text(encoding="utf-8")
     written = json.dumps(cards(trace), ensure_ascii=False)

@@ -1,4 +1,5 @@
-// Python in the background of a page: Pyodide, with the project's reference/ as minipaged.reference.
+// Python in the background of a visit: Pyodide, with the project's reference/ as minipaged.reference. What a cell
+// prints is sent on at once, since a cell may be stopped, or never come to an end.
 
 let ready = null;
 
@@ -20,11 +21,12 @@ onmessage = async ({ data }) => {
   try {
     ready ??= load(data.base);
     const runCell = await ready;
+    if (data.code === undefined) return; // only to be ready
     postMessage({ started: true });
-    const result = runCell(data.code);
-    const [text, failed] = result.toJs();
+    const result = runCell(data.code, (text) => postMessage({ text }));
+    const [error, line] = result.toJs();
     result.destroy();
-    postMessage({ text, failed });
+    postMessage({ ended: true, error, line });
   } catch (error) {
     ready = null; // the next Run tries again
     postMessage({ broken: String(error.message || error) });

@@ -300,6 +300,21 @@ def test_decodes_before_a_prompt_that_is_half_done(exercise: ModuleType) -> None
     )
     want = [[("A", 3, 4), ("B", 0, 3)], [("A", 4, 5), ("B", 3, 6)], [("A", 5, 6), ("B", 6, 9)]]
     check("three steps of A in decode and B in prefill, budget 4", got, want, why)
+    world = World(exercise, 20, max_num_batched_tokens=4)
+    world.add("A", 3)
+    world.add("B", 1)
+    with trying(
+        "A and B decode; then A computes all of its tokens again, as after preemption by another policy"
+    ):
+        world.step()
+        a = world.scheduler.running[0].sequences[0]
+        a.token_ids += [7, 7]
+        a.num_prompt_tokens = a.num_tokens
+        world.blocks.free(a)
+        world.blocks.admit([a])
+        got = [rows(world.step())]
+    why = "B, though younger, decodes: it takes its one token before A's prompt takes the rest"
+    check("a step of A in prefill and B in decode, budget 4", got, [[("B", 1, 2), ("A", 0, 3)]], why)
 
 
 def test_a_finished_sequence_computes_nothing(exercise: ModuleType) -> None:
@@ -469,7 +484,16 @@ def test_the_youngest_gives_way_and_comes_back_first(exercise: ModuleType) -> No
     )
     with trying("the steps after that, until all have ended"):
         world.run()
-    check("the order in which A, B, D end", world.ended, ["A", "B", "D"], "first come, first served")
+    check(
+        "the order in which A, B, D end",
+        world.ended,
+        ["A", "B", "D"],
+        lambda got: (
+            "B was ended at admission though A runs: it fits once A has ended"
+            if got[0] == "B"
+            else "D passed B, which waits for blocks at the head of the line: first come, first served"
+        ),
+    )
     check(
         "num_preemptions of B at the end",
         b.num_preemptions,

@@ -77,7 +77,7 @@ def check_mapping(
             TableStrides(*block_tables.stride()), BLOCK_SIZE=block_size, TILE=tile,
         )  # fmt: skip
 
-    drawing, _ = try_launch(
+    drawing, recorded = try_launch(
         tried,
         lambda outside: _why_outside(outside, why),
         launch,
@@ -97,6 +97,19 @@ def check_mapping(
         why
         if is_why
         else lambda _: _reason(got, expected, tables, positions, sequences, block_size, tile, why),
+    )
+    strays = [
+        (access.program, token)
+        for access in recorded.accesses
+        for token in access.index
+        if access.array == "slots" and access.program != f"program ({token // tile})"
+    ]
+    check_true(
+        f"who wrote the slots of {tried}",
+        not strays,
+        f"program i: tokens i * {tile} to i * {tile} + {tile - 1}",
+        f"{strays[0][0]}: token {strays[0][1]}\n{drawing}" if strays else "",
+        "the launch has a program for each tile of tokens: one that goes on to others repeats their work",
     )
     slots.fill_(UNTOUCHED)
     check_true(
@@ -213,6 +226,8 @@ def test_tokens_without_a_block(exercise: ModuleType) -> None:
     check_mapping(exercise, [[3, 1], [5, 2]], [0, 0], [2, 1], 4, row, tile=2)
     check_mapping(exercise, [[3, 1], [5, 2]], [0, 4, 1], [-1, 1, 50], 4, row, tile=4)
     check_mapping(exercise, [[3, 1], [5, 2]], [0, 4, 1], [-2, 1, -7], 4, row, tile=4)
+    none = "a table without columns has no entry to read, not the first one either: mask the load"
+    check_mapping(exercise, [[]], [0, -1], [0, 0], 4, none, tile=2)
     entry = "an entry below 0 is no block: -1 * 4 + 3 would pass for the slot -1 or for another one"
     check_mapping(exercise, [[3, -1]], [4, 3], [0, 0], 4, entry, tile=2)
     check_mapping(exercise, [[-1, 2], [-9, 0]], [3, 4, 1, 6], [0, 0, 1, 1], 4, entry, tile=4)
@@ -253,6 +268,7 @@ def test_slots_past_32_bits(exercise: ModuleType) -> None:
         check_mapping(exercise, [[2 * last]], [3], [0], 16, why, tile=1, dtypes=dtypes)
     why = "a position or a sequence id may be 2^32 and more: cut to 32 bits it is 0, a token of another place"
     check_mapping(exercise, [[3, 1]], [2**32, 5], [0, 0], 4, why, tile=2, is_why=True)
+    check_mapping(exercise, [[3, 1]], [4 * 2**32, 5], [0, 0], 4, why, tile=2, is_why=True)  # column 2^32
     check_mapping(exercise, [[3, 1]], [0, 5], [2**32, 0], 4, why, tile=2, is_why=True)
 
 
@@ -489,12 +505,32 @@ def test_numbers_stay_as_they_are(exercise: ModuleType) -> None:
     why = "K and V are stored as they were loaded, in their own dtype: a cast on the way rounds them"
     for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
         check_write(exercise, [2], why, head_dim=2, first=0.1, dtype=dtype)
+    special = [0.0, -0.0, float("nan"), float("inf")]
+    keys, values = (apart([[numbers]], torch.float32) for numbers in (special, special[::-1]))
+    key_cache, value_cache = (apart([[[[-1.0] * 4]]], torch.float32) for _ in range(2))
+    tried = "keys [0, -0, NaN, inf] and values [inf, NaN, -0, 0] in slot 0"
+    drawing, _ = try_launch(
+        tried,
+        why,
+        lambda: exercise.launch_write_kv(keys, values, key_cache, value_cache, apart([0], torch.int64)),
+        ["key_cache", "value_cache"],
+        key_cache=key_cache,
+        value_cache=value_cache,
+    )
+    for name, tokens, cache in (("key_cache", keys, key_cache), ("value_cache", values, value_cache)):
+        check_true(
+            f"{name} after {tried}",
+            torch.equal(cache.view(torch.int32).flatten(), tokens.view(torch.int32).flatten()),
+            show(tokens.flatten().tolist()),
+            f"{show(cache.flatten().tolist())}\n{drawing}",
+            "every element is stored, whatever it is: a slot still holds what an earlier token left there",
+        )
 
 
 def far(shape: tuple[int, ...], axis: int, dtype: torch.dtype = torch.float16, first: int = 0) -> Any:
     """A tensor whose indices of `axis` lie 2^30 elements apart: address space, hardly any memory."""
     strides = [4] * len(shape)
-    strides[axis], strides[-1] = 2**30, 1
+    strides[-1], strides[axis] = 1, 2**30
     size = 4 * 2**30 + 64
     if DEVICE == "cuda":
         memory = torch.zeros(size, dtype=dtype, device=DEVICE)
@@ -512,15 +548,20 @@ def test_a_large_table(exercise: ModuleType) -> None:
     rows = [[0, 3], [0, 0], [0, 0], [0, 0], [0, 6]]
     tables[0, 1], tables[4, 1] = 3, 6
     why = "row * table_strides.row has overflowed 32 bits: make rows and columns 64-bit first"
+    wide = far((1, 5), 1, torch.int32)
+    wide[0, 4] = 6
+    why_column = "column * table_strides.column has overflowed 32 bits: make rows and columns 64-bit first"
     for dtypes in ((torch.int64, torch.int64), (torch.int32, torch.int32)):
         check_mapping(exercise, rows, [5], [4], 4, why, tile=1, view=tables, dtypes=dtypes, is_why=True)
+        row = [[0, 0, 0, 0, 6]]
+        check_mapping(exercise, row, [17], [0], 4, why_column, tile=1, view=wide, dtypes=dtypes, is_why=True)
 
 
-def test_tokens_and_heads_far_apart(exercise: ModuleType) -> None:
-    """Token 4, or head 4, lies 2^32 elements on: token * stride and head * stride need 64 bits."""
+def test_tokens_heads_and_dims_far_apart(exercise: ModuleType) -> None:
+    """Token 4, or head 4, or dim 4, lies 2^32 elements on: index * stride needs 64 bits."""
     if DEVICE == "cuda":
         return
-    for axis, shape, what in ((0, (5, 1, 4), "token"), (1, (1, 5, 4), "head")):
+    for axis, shape, what in ((0, (5, 1, 4), "token"), (1, (1, 5, 4), "head"), (2, (1, 1, 5), "dim")):
         keys, values = far(shape, axis), far(shape, axis, first=32)
         keys[-1, -1], values[-1, -1] = 1, 2
         caches = [apart(torch.full((1, 1, *shape[1:]), -1.0), torch.float16) for _ in range(2)]
@@ -539,8 +580,8 @@ def test_tokens_and_heads_far_apart(exercise: ModuleType) -> None:
             got = cache[0, 0, -1].tolist()
             check_true(
                 f"{name}[0, 0, {shape[1] - 1}] after {tried}",
-                got == [want] * 4,
-                show([want] * 4),
+                got == [want] * shape[2],
+                show([want] * shape[2]),
                 f"{show(got)}\n{drawing}",
                 why,
             )

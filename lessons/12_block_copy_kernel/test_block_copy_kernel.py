@@ -8,8 +8,10 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
+from numba import cuda
 
-from minipaged.course.checks import check, check_true, trying
+from minipaged.course.checks import check, check_true, only_for, trying
 from minipaged.course.memory_map import can_record, recording
 
 Pairs = list[tuple[int, int]]
@@ -41,7 +43,7 @@ def check_kernel(
     )
     start = destination.copy()
     watched = recording() if can_record() else nullcontext()  # names the thread of an access out of bounds
-    with trying(tried, outside(parts * threads, num_words)), watched:
+    with trying(tried, only_for(IndexError, outside(parts * threads, num_words))), watched:
         exercise._copy_kernel[(len(pairs), parts), threads](source, destination, np.array(pairs))
     check(
         f"the source pool after {tried}",
@@ -150,44 +152,79 @@ def test_words_are_moved_as_they_are(exercise: ModuleType) -> None:
 
 def test_each_word_is_copied_once_by_its_thread(exercise: ModuleType) -> None:
     """Thread t copies the words t, t + T, t + 2T, where T is the number of threads that share the pair."""
-    for num_words, parts, threads in ((4, 2, 1), (6, 2, 2), (7, 3, 2)):
-        writers = note_writers(exercise, num_words, parts, threads)
+    for num_words, parts, threads in ((4, 2, 1), (6, 2, 2), (7, 3, 2), (20, 1, 1)):
+        noted = note_threads(exercise, num_words, parts, threads)
+        tried = f"{num_words} words and {parts} parts of {threads} threads"
         check(
-            f"how often each of {num_words} words was written, with {parts} parts of {threads} threads",
-            list(map(len, writers)),
-            [1] * num_words,
-            "the step of the loop is T = cuda.gridDim.y * cuda.blockDim.x: with less, several threads copy "
-            "the same word, which a GPU pays for in time",
+            f"blocks that the threads of pair [0, 1] have written, and not those of [0, 2], with {tried}",
+            sorted({1, *noted.other_blocks}),
+            [1],
+            "cuda.blockIdx.x is the one pair of a thread: one that goes through all pairs copies again what "
+            "the other thread blocks copy",
         )
         check(
-            f"which thread has copied each of {num_words} words, with {parts} parts of {threads} threads",
-            [writer for (writer,) in writers],
+            f"how often each word was written, with {tried}",
+            list(map(len, noted.writers)),
+            [1] * num_words,
+            wrong_count,
+        )
+        check(
+            f"which thread has copied each word, with {tried}",
+            [writer for (writer,) in noted.writers],
             [word % (parts * threads) for word in range(num_words)],
             "thread t, the threads of the parts before it counted first, has the words t, t + T, t + 2T: "
             "then neighbours copy neighbouring words, which a GPU moves in one go. A thread with a piece of "
             "its own, or numbered across the parts, is slower",
         )
+        turns = [noted.waits.count(thread) for thread in range(parts * threads)]
+        check(
+            f"cuda.syncthreads() by each thread, with {tried}",
+            turns,
+            [turns[0]] * len(turns),
+            "no thread needs what another has copied, so none has to wait. In a loop whose turns differ from "
+            "thread to thread, a GPU may wait forever for one that has ended",
+        )
+
+
+def wrong_count(counts: list[int]) -> str:
+    """Why words were written more or less often than once."""
+    if 0 in counts:
+        return (
+            f"words {[word for word, count in enumerate(counts) if not count]} were left out: the loop ends "
+            f"where the words end, and not after some number of turns"
+        )
+    return (
+        "the step of the loop is T = cuda.gridDim.y * cuda.blockDim.x: with less, several threads copy "
+        "the same word, which a GPU pays for in time"
+    )
 
 
 class Pool:
-    """Two blocks of words, indexed as an array is, which notes the writers of the words of block 1."""
+    """Three blocks of words, indexed as an array is, which notes the writers of the words of block 1."""
 
     ndim = 2
 
     def __init__(self, num_words: int) -> None:
-        self.shape = (2, num_words)
-        self.size = 2 * num_words
+        self.shape = (3, num_words)
+        self.size = 3 * num_words
         self.writers: list[list[int]] = [[] for _ in range(num_words)]
+        self.other_blocks: set[int] = set()  # that were written too
+        self.waits: list[int] = []  # the threads that called cuda.syncthreads
         self.thread = 0  # that runs now
 
     def __len__(self) -> int:
-        return 2
+        return 3
 
     def __getitem__(self, place: Any) -> Any:
         return 0 if isinstance(place, tuple) else Block(self, place)
 
     def __setitem__(self, place: Any, value: int) -> None:
-        self.writers[place[1]].append(self.thread)
+        block, words = place
+        if block != 1:
+            self.other_blocks.add(int(block))
+            return
+        for writers in self.writers[words] if isinstance(words, slice) else [self.writers[words]]:
+            writers.append(self.thread)
 
 
 class Block:
@@ -209,8 +246,8 @@ class Block:
         self.pool[self.block, word] = value
 
 
-def note_writers(exercise: ModuleType, num_words: int, parts: int, threads: int) -> list[list[int]]:
-    """The threads that wrote each word of block 1, by calling the kernel's body for one after the other."""
+def note_threads(exercise: ModuleType, num_words: int, parts: int, threads: int) -> Pool:
+    """What the threads of the first of two pairs have done: the kernel's body is called for one at a time."""
     pool = Pool(num_words)
     body = getattr(exercise._copy_kernel, "py_func", None) or exercise._copy_kernel.fn
     cuda = body.__globals__["cuda"]
@@ -220,17 +257,18 @@ def note_writers(exercise: ModuleType, num_words: int, parts: int, threads: int)
             body.__globals__["cuda"] = SimpleNamespace(
                 blockIdx=SimpleNamespace(x=0, y=y, z=0),
                 blockDim=SimpleNamespace(x=threads, y=1, z=1),
-                gridDim=SimpleNamespace(x=1, y=parts, z=1),
+                gridDim=SimpleNamespace(x=2, y=parts, z=1),
                 threadIdx=SimpleNamespace(x=t, y=0, z=0),
                 grid=lambda axes, t=t, y=y: t if axes == 1 else (t, y),
-                gridsize=lambda axes: threads if axes == 1 else (threads, parts),
+                gridsize=lambda axes: 2 * threads if axes == 1 else (2 * threads, parts),
+                syncthreads=lambda: pool.waits.append(pool.thread),
             )
             try:
-                with trying(f"thread {t} of part {y} of a grid [1, {parts}], {threads} threads each"):
-                    body(Pool(num_words), pool, np.array([[0, 1]]))
+                with trying(f"thread {t} of part {y} of a grid [2, {parts}], {threads} threads each"):
+                    body(Pool(num_words), pool, np.array([[0, 1], [0, 2]]))
             finally:
                 body.__globals__["cuda"] = cuda
-    return pool.writers
+    return pool
 
 
 def test_the_launch_copies_whole_blocks(exercise: ModuleType) -> None:
@@ -243,7 +281,7 @@ def test_the_launch_copies_whole_blocks(exercise: ModuleType) -> None:
         pool = words_of(5, num_words, 0)
         expected = copied(pool, pool, pairs)
         tried = f"launch_copy_blocks within one pool of 5 blocks of {num_words} words, pairs {pairs}"
-        with trying(tried, why_launch):
+        with trying(tried, only_for(IndexError, why_launch)):
             exercise.launch_copy_blocks(pool, pool, np.array(pairs))
         check(
             f"the pool after {tried}",
@@ -263,8 +301,56 @@ def test_the_launch_copies_whole_blocks(exercise: ModuleType) -> None:
     )
 
 
+class OnDevice:
+    """An array in a GPU's memory, of which the host knows the shape; a slice of its rows is another one."""
+
+    dtype = np.dtype(np.int64)
+
+    def __init__(self, name: str, *shape: int) -> None:
+        self.name = name
+        self.shape = shape
+        self.ndim = len(shape)
+        self.size = shape[0] * shape[1]
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: Any) -> OnDevice:
+        if not isinstance(rows, slice):
+            self.touched()
+        return OnDevice(self.name, len(range(*rows.indices(len(self)))), *self.shape[1:])
+
+    def __setitem__(self, place: Any, value: Any) -> None:
+        self.touched()
+
+    def copy_to_host(self, *arguments: Any) -> None:
+        self.touched()
+
+    def touched(self) -> None:
+        check_true(
+            "launch_copy_blocks, which runs on the host",
+            False,
+            "all arrays left to the kernel",
+            f"{self.name} read or written on the host",
+            "the arrays lie in a GPU's memory: for each item that the host wants, it must wait until the GPU "
+            "has done all its work. A launch needs their shapes only; the kernel copies",
+        )
+
+
+class Stream:
+    """A stream, which notes whether somebody waits for it."""
+
+    waited = False
+
+    def __repr__(self) -> str:
+        return "the stream that was given"
+
+    def synchronize(self) -> None:
+        self.waited = True
+
+
 @contextmanager
-def noted_launches(exercise: ModuleType) -> Iterator[list[tuple[Any, ...]]]:
+def noted_launches(exercise: ModuleType, stream: Stream) -> Iterator[list[tuple[Any, ...]]]:
     """The configurations with which the kernel is launched in here; nothing runs."""
     launches: list[tuple[Any, ...]] = []
 
@@ -276,25 +362,20 @@ def noted_launches(exercise: ModuleType) -> Iterator[list[tuple[Any, ...]]]:
         def configure(self, *configuration: Any) -> Any:
             return self[configuration]
 
-    kernel = exercise._copy_kernel
-    exercise._copy_kernel = Noting()  # type: ignore[attr-defined]
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(exercise, "_copy_kernel", Noting())
+        patch.setattr(cuda, "synchronize", stream.synchronize)
         yield launches
-    finally:
-        exercise._copy_kernel = kernel  # type: ignore[attr-defined]
 
 
-def configuration(exercise: ModuleType, num_pairs: int, num_words: int) -> tuple[Any, ...]:
+def configuration(exercise: ModuleType, num_pairs: int, num_words: int, stream: Stream) -> tuple[Any, ...]:
     """Grid, threads and stream of a launch for so many pairs and words."""
-    pool = np.broadcast_to(np.zeros(1, dtype=np.int64), (4, num_words))  # of any size, in no memory
-    pairs = np.array([[0, 1]] * num_pairs)
-    with (
-        noted_launches(exercise) as launches,
-        trying(f"a launch for {num_pairs} pairs of {num_words} words"),
-    ):
-        exercise.launch_copy_blocks(pool, pool, pairs, "a stream")
+    pools = [OnDevice(name, 4, num_words) for name in ("source_words", "destination_words")]
+    tried = f"a launch for {num_pairs:,} pairs of {num_words:,} words"
+    with noted_launches(exercise, stream) as launches, trying(tried):
+        exercise.launch_copy_blocks(*pools, OnDevice("pairs", num_pairs, 2), stream)
     check(
-        f"launches for {num_pairs} pairs of {num_words} words",
+        f"launches for {num_pairs:,} pairs of {num_words:,} words",
         len(launches),
         1,
         "one launch copies all pairs: starting a kernel costs more than a small copy",
@@ -306,7 +387,7 @@ def test_the_launch_fits_what_a_gpu_takes(exercise: ModuleType) -> None:
     """A grid of one column a pair, 1 to 65535 parts, at most 256 threads and no more than there are words."""
     for num_words in (1, 3, 255, 256, 257, 1000, 4096, 10**6, 10**9):
         tried = f"the launch for 5 pairs of {num_words:,} words"
-        grid, threads, *_ = configuration(exercise, 5, num_words)
+        grid, threads, *_ = configuration(exercise, 5, num_words, Stream())
         parts = grid[1] if isinstance(grid, tuple) and len(grid) > 1 else None
         check(f"grid[0] of {tried}", grid[0] if isinstance(grid, tuple) else grid, 5, "grid[0]: the pairs")
         check_true(
@@ -340,13 +421,36 @@ def test_the_launch_fits_what_a_gpu_takes(exercise: ModuleType) -> None:
         )
 
 
+def test_the_launch_takes_any_number_of_pairs(exercise: ModuleType) -> None:
+    """The first axis of a grid has room for more pairs than a pool has blocks."""
+    grid, *_ = configuration(exercise, 65_536, 1, Stream())
+    check(
+        "grid[0] of the launch for 65,536 pairs",
+        grid[0],
+        65_536,
+        "the second axis of a grid ends at 65535, its first one at 2147483647: a pair without a thread block "
+        "is not copied",
+    )
+
+
 def test_the_launch_is_on_the_stream_it_is_given(exercise: ModuleType) -> None:
-    """The copies must come before the writes that follow on the same stream."""
-    launch = configuration(exercise, 1, 8)
+    """The copies must come before the writes that follow on the same stream, and the host waits for none."""
+    stream = Stream()
+    launch = configuration(exercise, 1, 8, stream)
     check(
         "the third part of kernel[grid, threads, stream]",
         launch[2] if len(launch) > 2 else None,
-        "a stream",
-        "without the stream the copy is not in order with what torch launches: a block is written before it "
-        "was copied",
+        stream,
+        "the fourth part of a launch is its shared memory, the stream is the third one"
+        if stream in launch[3:]
+        else "without the stream the copy is not in order with what torch launches: a block is written "
+        "before it was copied",
+    )
+    check_true(
+        "launch_copy_blocks on a stream",
+        not stream.waited,
+        "a launch, which the stream puts in order",
+        "a launch, and the host waits until it has run",
+        "what comes after the copy is on the same stream, and runs after it. The host has the next step to "
+        "prepare, and must not wait for a GPU",
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from minipaged.engine.parts import REFERENCE, Parts
 from minipaged.engine.request import Sequence
 from minipaged.reference.block_table import BlockTable
-from minipaged.reference.prefix_cache import PrefixChain
+from minipaged.reference.prefix_chain import PrefixChain
 
 
 class BlockManager:

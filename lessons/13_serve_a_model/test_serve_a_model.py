@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from minipaged.course.checks import WrongAnswerError, check, check_raises, check_true, trying
+from minipaged.course.checks import WrongAnswerError, check, check_raises, check_true, only_for, trying
 from minipaged.course.learner import Learner, complete
 from minipaged.engine import block_manager
 from minipaged.engine.parts import REFERENCE, Parts
@@ -77,7 +77,13 @@ def test_a_slot_in_the_last_block(exercise: ModuleType) -> None:
     check(
         "append_slot: 6 tokens, 5 with a slot, in blocks [0, 1] of 4", copied, None, "nobody shares block 1"
     )
-    check("its blocks then", one.table.blocks, [0, 1], "block 1 has three empty slots: no new block")
+    check(
+        "its blocks then",
+        one.table.blocks,
+        [0, 1],
+        "block 1 has three empty slots: no new block. Tokens that are not computed yet may have a slot: "
+        "num_tokens - table.num_tokens have none",
+    )
     check("tokens with a slot then", one.table.num_tokens, 6, "the table counts the new token: table.append")
 
 
@@ -103,13 +109,20 @@ def test_a_shared_last_block_is_copied(exercise: ModuleType) -> None:
     blocks.cache.share(one.table.blocks)
     two = sequence(blocks, 7, one.table.blocks, 6)
     why = "block 1 is in two tables and has an empty slot: parts.copy_on_write(blocks, last index, cache)"
-    with trying("append_slot: two tables [0, 1] with 6 tokens, one gets a seventh", why):
+    with trying("append_slot: two tables [0, 1] with 6 tokens, one gets a seventh"):
         pair = blocks.append_slot(two)
     check("append_slot: two tables [0, 1] with 6 tokens, one gets a seventh", pair, (1, 2), why)
     check("the writer's blocks", two.table.blocks, [0, 2], "its last entry names the copy from now on")
     check("the other's blocks", one.table.blocks, [0, 1], "the other sequence keeps the block")
     check(
-        "the counts of blocks 0 to 2", counts(blocks)[:3], [2, 1, 1], "the writer gave up its use of block 1"
+        "the counts of blocks 0 to 2",
+        counts(blocks)[:3],
+        [2, 1, 1],
+        lambda got: (
+            "parts.copy_on_write has given up the writer's use of block 1, which is lost when given up twice"
+            if got[1] == 0
+            else "the writer gives up its use of block 1, as parts.copy_on_write does"
+        ),
     )
     one.token_ids.append(99)
     with trying("append_slot for the other one, which is alone now"):
@@ -125,7 +138,7 @@ def test_a_full_shared_block_is_not_copied(exercise: ModuleType) -> None:
     two = sequence(blocks, 9, one.table.blocks, 8)
     tried = "append_slot: two tables [0, 1] with 8 tokens, one gets a ninth"
     why = "block 1 is full, so the token goes into a new block: only a block with an empty slot is written to"
-    with trying(tried, why):
+    with trying(tried):
         check(tried, blocks.append_slot(two), None, why)
     check(f"the writer's blocks after {tried}", two.table.blocks, [0, 1, 2], why)
     check("the counts of blocks 0 to 2", counts(blocks)[:3], [2, 2, 1], why)
@@ -140,19 +153,39 @@ def test_no_new_token_no_slot(exercise: ModuleType) -> None:
     before = state(blocks, one, two)
     tried = "append_slot: two tables [0, 1], all 6 tokens have a slot"
     why = "nothing will be written, so nothing is copied: look at how many tokens have no slot yet"
-    with trying(tried, why):
+    with trying(tried):
         check(tried, blocks.append_slot(two), None, why)
     check(f"tables, counts and free blocks after {tried}", state(blocks, one, two), before, why)
+
+
+def test_a_full_pool_is_no_obstacle(exercise: ModuleType) -> None:
+    """A token for which the last block has a slot needs no block, and the last block may be taken."""
+    blocks = manager(exercise, num_blocks=2)
+    one = placed(blocks, 6, num_slots=5)
+    why = "block 1 has an empty slot and one user: no block is needed, so none has to be available"
+    for tried in ("a sixth token, both blocks of the pool are in use", "no new token, both are in use"):
+        with trying(f"append_slot: {tried}", only_for(OutOfBlocksError, why)):
+            check(f"append_slot: {tried}", blocks.append_slot(one), None, why)
+    blocks = manager(exercise, num_blocks=2)
+    one = placed(blocks, 5, num_slots=4)
+    tried = "append_slot: a fifth token, one block of the pool's 2 is free"
+    why = "one block is needed and one is there: whether others need it is the scheduler's to decide"
+    with trying(tried, only_for(OutOfBlocksError, why)):
+        blocks.append_slot(one)
+    check(f"its blocks after {tried}", one.table.blocks, [0, 1], why)
 
 
 def test_append_slot_is_all_or_nothing(exercise: ModuleType) -> None:
     """Where the pool is full, OutOfBlocksError comes and nothing has changed."""
     why = "whatever can fail comes before whatever changes: the table must not count a token that has no slot"
+    why_error = (
+        "the scheduler preempts a request when OutOfBlocksError reaches it: without, a token has no slot"
+    )
     blocks = manager(exercise, num_blocks=2)
     one = placed(blocks, 9, num_slots=8)
     before = state(blocks, one)
     tried = "append_slot: a ninth token, both blocks of the pool are full"
-    check_raises(tried, OutOfBlocksError, lambda: blocks.append_slot(one), why)
+    check_raises(tried, OutOfBlocksError, lambda: blocks.append_slot(one), why_error)
     check(f"table, counts and free blocks after {tried}", state(blocks, one), before, why)
     blocks = manager(exercise, num_blocks=2)
     one = placed(blocks, 6)
@@ -160,7 +193,7 @@ def test_append_slot_is_all_or_nothing(exercise: ModuleType) -> None:
     two = sequence(blocks, 7, one.table.blocks, 6)
     before = state(blocks, one, two)
     tried = "append_slot: a copy is needed, and no block is left for it"
-    check_raises(tried, OutOfBlocksError, lambda: blocks.append_slot(two), why)
+    check_raises(tried, OutOfBlocksError, lambda: blocks.append_slot(two), why_error)
     check(f"tables, counts and free blocks after {tried}", state(blocks, one, two), before, why)
 
 
@@ -171,7 +204,7 @@ def test_a_cached_block_is_as_good_as_a_free_one(exercise: ModuleType) -> None:
     one = placed(blocks, 5, num_slots=4)
     tried = "append_slot: a fifth token in a pool of 2, where 1 block is cached and none is free"
     why = "self.cache.allocate evicts what is only cached; self.allocator knows of free blocks alone"
-    with trying(tried, why):
+    with trying(tried, only_for(OutOfBlocksError, why)):
         check(tried, blocks.append_slot(one), None, "the token goes into a new block: nothing to copy")
     check(f"its blocks after {tried}", one.table.blocks, [1, 0], why)
     blocks = manager(exercise, num_blocks=4)
@@ -181,7 +214,7 @@ def test_a_cached_block_is_as_good_as_a_free_one(exercise: ModuleType) -> None:
     two = sequence(blocks, 7, one.table.blocks, 6)
     tried = "append_slot: tables [2, 3] and [2, 3] with 6 tokens, one gets a seventh; 2 blocks are cached"
     why = "parts.copy_on_write takes self.cache, which evicts block 1 for the copy; no block is free"
-    with trying(tried, why):
+    with trying(tried, only_for(OutOfBlocksError, why)):
         check(tried, blocks.append_slot(two), (3, 1), why)
 
 
@@ -208,6 +241,7 @@ def test_publish_makes_full_blocks_findable(exercise: ModuleType) -> None:
     """Once the K and V of a full block are written, a later prompt may find it; not before."""
     blocks = manager(exercise)
     one = placed(blocks, 14)
+    one.num_prompt_tokens = 9
     for computed, expected in (
         (3, []),
         (4, [0]),
@@ -217,7 +251,8 @@ def test_publish_makes_full_blocks_findable(exercise: ModuleType) -> None:
         (14, [0, 1, 2]),
     ):
         tried = f"publish(sequence of 14 tokens, {computed}), blocks of 4"
-        with trying(tried, "cache.publish(chain, blocks, start, stop): blocks start to stop - 1, all full"):
+        why = "cache.publish(chain, blocks, start, stop): `blocks` is the whole table, start to stop - 1 full"
+        with trying(tried, only_for(IndexError, why)):
             blocks.publish(one, computed)
         found = [block for block in one.table.blocks if blocks.cache.is_findable(block)]
         check(
@@ -238,12 +273,32 @@ def _why_findable(one: Sequence, computed: int, found: list[int]) -> str:
     """Too many blocks are findable, or too few."""
     if len(found) > computed // 4:
         return f"{computed} tokens fill {computed // 4} blocks: only what is written in full can be reused"
-    if one.num_computed_tokens == computed:
+    if found and len(found) == one.num_prompt_tokens // 4:
+        return (
+            "the prompt has 9 of these tokens. An answer is found as well, where the next prompt repeats it"
+        )
+    if not found and one.num_computed_tokens == computed:
         return (
             "a full block is missing: take start, the old num_computed_tokens // block_size, before the new "
             "number is set, else nothing is left to publish"
         )
-    return f"{computed} tokens fill {computed // 4} blocks: each can be reused from now on"
+    return (
+        f"{computed} tokens fill {computed // 4} blocks: each can be reused from now on, wherever in a block "
+        f"the computed tokens end"
+    )
+
+
+def test_publish_keeps_users_apart(exercise: ModuleType) -> None:
+    """Sequences with different salts share nothing: a block is published under its sequence's own chain."""
+    blocks = manager(exercise)
+    one = placed(blocks, 9)
+    one.chain = blocks.new_chain(one.token_ids, "a user")
+    with trying("publish(sequence of 9 tokens, 4), whose chain has a salt"):
+        blocks.publish(one, 4)
+    why = "publish with sequence.chain: it knows the salt, which keeps users apart"
+    for salt, expected in ((None, []), ("a user", [0])):
+        found = blocks.cache.lookup(blocks.new_chain(one.token_ids, salt))
+        check(f"what the same tokens find with salt {salt!r}, published with 'a user'", found, expected, why)
 
 
 def test_publish_begins_where_it_stopped(exercise: ModuleType) -> None:
@@ -259,7 +314,11 @@ def test_publish_begins_where_it_stopped(exercise: ModuleType) -> None:
         "blocks published by publish(6), then publish(7), then publish(12) of 13 tokens, blocks of 4",
         [block for start, stop in spans for block in range(start, stop)],
         [0, 1, 2],
-        "each once: start is what was full before, the old num_computed_tokens // block_size",
+        lambda got: (
+            "a prefill may fill several blocks in a step: publish all of them, start to stop - 1"
+            if len(got) < 3
+            else "each once: start is what was full before, the old num_computed_tokens // block_size"
+        ),
     )
 
 
@@ -278,7 +337,7 @@ def test_free_gives_everything_back(exercise: ModuleType) -> None:
     """A sequence that ends gives up each of its blocks once, and starts from nothing."""
     blocks = manager(exercise)
     one = placed(blocks, 6)
-    one.num_computed_tokens = 6
+    one.num_computed_tokens, one.num_prompt_tokens = 6, 5
     blocks.cache.share(one.table.blocks)
     two = sequence(blocks, 6, one.table.blocks, 6)
     with trying("free of one of two sequences with blocks [0, 1]"):
@@ -287,7 +346,11 @@ def test_free_gives_everything_back(exercise: ModuleType) -> None:
         "the counts of blocks 0 and 1 then",
         counts(blocks)[:2],
         [1, 1],
-        "one use of each, not the block itself",
+        lambda got: (
+            "nothing was given up: take the blocks before the table is emptied, since its list is theirs"
+            if got == [2, 2]
+            else "one use of each, not the block itself"
+        ),
     )
     check(
         "its own blocks then", one.table.blocks, [], "a new, empty table: nothing names the blocks any more"
@@ -299,13 +362,26 @@ def test_free_gives_everything_back(exercise: ModuleType) -> None:
         0,
         "its K and V are gone: all to be computed again",
     )
+    why = "a preempted request goes on from its tokens: it gives up blocks alone"
+    check("its tokens then", one.token_ids, [0, 1, 2, 3, 4, 5], why)
     check("the other one's blocks then", two.table.blocks, [0, 1], "the other sequence goes on")
-    with trying("free, called again for the same sequence", "a preempted request may be aborted: free twice"):
+    why = only_for(ValueError, "a preempted request may be aborted: free twice")
+    with trying("free, called again for the same sequence", why):
         blocks.free(one)
     check("the counts after a second free", counts(blocks)[:2], [1, 1], "calling it again changes nothing")
     with trying("free of the second sequence"):
         blocks.free(two)
+    found = [block for block in range(8) if blocks.cache.is_findable(block)]
+    why = "`free` doesn't know what is written: only `publish`, which wasn't called, makes a block findable"
+    check("findable blocks at the end", found, [], why)
     check("free blocks at the end", blocks.allocator.num_free, 8, "nobody uses a block")
+    check_true(
+        "the tables of two sequences after free",
+        one.table is not two.table,
+        "two empty tables",
+        "one and the same",
+        "each sequence has an empty table of its own: what one appends, the other would see",
+    )
 
 
 def test_freed_blocks_stay_findable(exercise: ModuleType) -> None:
@@ -325,15 +401,16 @@ def test_freed_blocks_stay_findable(exercise: ModuleType) -> None:
 def test_the_tail_is_evicted_before_the_head(exercise: ModuleType) -> None:
     """What is freed is evicted from its end, so that the head can still be found."""
     blocks = manager(exercise, num_blocks=3)
-    one = placed(blocks, 9)
+    blocks.cache.allocate(3)
+    one = sequence(blocks, 9, [2, 0, 1], 9)
     blocks.cache.publish(one.chain, one.table.blocks, 0, 2)
-    with trying("free of a sequence with blocks [0, 1, 2], of which 0 and 1 are findable"):
+    with trying("free of a sequence with blocks [2, 0, 1], of which 2 and 0 are findable"):
         blocks.free(one)
-    blocks.cache.allocate(2)  # block 2, and one that has to be evicted
+    blocks.cache.allocate(2)  # block 1, and one that has to be evicted
     check(
-        "the findable blocks after free of [0, 1, 2], with 0 and 1 findable, when another took 2 of the 3",
+        "the findable blocks after free of [2, 0, 1], with 2 and 0 findable, when another took 2 of the 3",
         blocks.cache.lookup(sequence(blocks, 9).chain),
-        [0],
+        [2],
         "the tail is evicted before the head where the cache gets the blocks as they stand in the table",
     )
 
@@ -342,14 +419,17 @@ def test_free_of_a_sequence_on_the_host(exercise: ModuleType) -> None:
     """The blocks of a sequence that is swapped out belong to the host's pool, and go back there."""
     blocks = manager(exercise, num_host_blocks=4)
     one = placed(blocks, 6)
+    one.num_computed_tokens = 6
     other = placed(blocks, 4)
     blocks.swap_out([one])
     why = "its table names blocks of the host pool (on_host): host_allocator.free, not the cache"
-    with trying("free of a sequence that is swapped out", why):
+    with trying("free of a sequence that is swapped out", only_for(ValueError, why)):
         blocks.free(one)
     check("free blocks of the host pool, of 4", blocks.host_allocator.num_free, 4, why)
     check("free blocks of the pool, of 8", blocks.allocator.num_free, 7, why)
     check("on_host then", one.on_host, False, "it has no blocks: on the host no more")
+    why_computed = "its K and V on the host are gone too: all to be computed again"
+    check("its computed tokens then", one.num_computed_tokens, 0, why_computed)
     with trying("free, called again"):
         blocks.free(one)
         blocks.free(other)
@@ -365,7 +445,8 @@ def test_the_parts_are_those_that_were_given(exercise: ModuleType) -> None:
     """Tables and copies come from `parts`, so that a reader's own can serve."""
 
     class OwnTable(BlockTable):
-        pass
+        def fork(self) -> BlockTable:
+            return OwnTable(self.block_size, self.blocks, self.num_tokens)
 
     asked: list[int] = []
 
@@ -375,7 +456,7 @@ def test_the_parts_are_those_that_were_given(exercise: ModuleType) -> None:
 
     blocks = manager(exercise, parts=Parts(block_table_class=OwnTable, copy_on_write=own_copy))
     one = placed(blocks, 6, num_slots=5)
-    with trying("append_slot and free with parts of one's own"):
+    with trying("append_slot, fork and free with parts of one's own"):
         blocks.append_slot(one)
         check(
             "entries that parts.copy_on_write was asked about",
@@ -383,7 +464,9 @@ def test_the_parts_are_those_that_were_given(exercise: ModuleType) -> None:
             [1],
             "the last block's: index 1 of [0, 1]",
         )
+        fork = blocks.fork(one)
         blocks.free(one)
+    check("the kind of a fork's table", type(fork).__name__, "OwnTable", "the table's own fork() makes it")
     check("the kind of an empty table", type(one.table).__name__, "OwnTable", "self.new_table() makes it")
 
 
@@ -393,10 +476,12 @@ SMALL_TESTS = [
     test_a_shared_last_block_is_copied,
     test_a_full_shared_block_is_not_copied,
     test_no_new_token_no_slot,
+    test_a_full_pool_is_no_obstacle,
     test_append_slot_is_all_or_nothing,
     test_a_cached_block_is_as_good_as_a_free_one,
     test_fork_shares_all_blocks,
     test_publish_makes_full_blocks_findable,
+    test_publish_keeps_users_apart,
     test_free_gives_everything_back,
     test_freed_blocks_stay_findable,
 ]
@@ -466,9 +551,7 @@ def check_served(llm: Any, prompts: list[list[int]], expected: list[list[int]], 
     copies: list[tuple[int, int]] = []
     llm.engine.observers.append(lambda step: copies.extend(step.copies))
     params = SamplingParams(n=3, temperature=0, max_tokens=len(expected[0]), ignore_eos=True)
-    with trying(
-        f"serving {what} with what you wrote", "the engine called your methods: see the line above all"
-    ):
+    with trying(f"serving {what} with what you wrote"):
         outputs = llm.generate(prompts, params, use_tqdm=False)
     for prompt, output, want in zip(prompts, outputs, expected, strict=True):
         for sample in output.outputs:

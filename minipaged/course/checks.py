@@ -106,7 +106,10 @@ def last_attempt() -> tuple[str, Why]:
 
 def describe(error: BaseException) -> str:
     """Return an exception in one line."""
-    text = " ".join(str(error).split())
+    try:
+        text = " ".join(str(error).split())
+    except Exception:  # of an exercise's own exception
+        text = ""
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 

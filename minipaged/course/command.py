@@ -1,4 +1,4 @@
-"""`minipaged lessons`: how far you are, a hint, a fresh start, grading on every save, a copy of your own."""
+"""`minipaged lessons`: progress, hints, answer keys, a fresh start, grading on every save, your own copy."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def show_progress(course: Course) -> None:
     """Print the bar, all lessons, and what to read, write and type next."""
     solved = progress.solved(course)
     console.print()
-    for style, text in progress_lines(course, solved):
+    for style, text in progress_lines(course, solved, passed_parts=progress.passed_parts(course)):
         console.write((text, style))
     following = next((lesson for lesson in course.lessons if lesson.folder not in solved), None)
     console.print()
@@ -52,18 +52,33 @@ def show_progress(course: Course) -> None:
 
 @lessons.command("hint")
 def show_hint(lesson: Annotated[str, LESSON]) -> None:
-    """Show the next hint of a lesson, after those that were shown before."""
+    """Show the next hint of a lesson, or of its first part that has not passed, after those shown before."""
     course = find_course()
     named = course.find(lesson)
-    seen = min(progress.hints_seen(course, named) + 1, len(named.hints))
-    progress.note_hints(course, named, seen)
-    for number, hint in enumerate(named.hints[:seen], start=1):
-        console.print(f"Hint {number} of {len(named.hints)}", style="bold")
+    part = progress.open_part(course, named)
+    hinted, name = (part, named.id_of(part)) if part else (named, named.folder)
+    of_part = f": {part.title}" if part else ""
+    seen = min(progress.hints_seen(course, name) + 1, len(hinted.hints))
+    progress.note_hints(course, name, seen)
+    for number, hint in enumerate(hinted.hints[:seen], start=1):
+        console.print(f"Hint {number} of {len(hinted.hints)}{of_part}", style="bold")
         console.print(Padding(hint, (0, 0, 0, 2)))
-    if seen < len(named.hints):
+    if seen < len(hinted.hints):
         console.print(f"The next one says more: minipaged lessons hint {named.number}", style="dim")
     else:
-        console.print(f"That was the last. The answer itself: {named.key}", style="dim")
+        console.print(f"That was the last. The answer itself: {hinted.key}", style="dim")
+
+
+@lessons.command()
+def diff(lesson: Annotated[str, LESSON]) -> None:
+    """Show a solved lesson beside its answer key, with the costs of both."""
+    from .diff import show_diff  # it takes NumPy, which all other commands start without
+
+    course = _own_course()
+    named = course.find(lesson)
+    if named.folder not in progress.solved(course):
+        raise InvalidRequestError(f"lesson {named.number} is not solved yet: its key would give it away")
+    show_diff(named, console)
 
 
 @lessons.command()

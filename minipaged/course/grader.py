@@ -1,17 +1,14 @@
 """Grade lessons: a plugin of pytest that imports the exercise, guards the tests and explains failures.
 
-It runs in the grading process (see grading_process.py) and sends each report as a record. With --pdb it runs
-in pytest's own process, and pytest's own reports are used.
+It runs in the grading process, whose main program is grader_main.py. With --pdb it runs in pytest's own
+process.
 """
 
 from __future__ import annotations
 
-import io
-import json
-import os
 import sys
-import threading
 import unittest
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -23,97 +20,30 @@ import pytest
 
 from ..errors import InvalidRequestError
 from .exercise import is_untouched, load_exercise
+from .forbidden import ForbiddenError, watched
 from .manifest import Course, Lesson
 from .options import BY_THEMSELVES
 from .outcome import ExerciseError, Outcome, explain
 from .raised import innermost_line
 from .time_limit import time_limit
-from .watch import ForbiddenError, watched
 from .withheld import withheld
-
-MAX_CAPTURED = 20_000  # characters of what an exercise printed that go into a report
 
 _course: pytest.StashKey[Course] = pytest.StashKey()
 _outcomes: pytest.StashKey[dict[str, Outcome]] = pytest.StashKey()
-_verify: pytest.StashKey[Callable[[], None]] = pytest.StashKey()
-_end: pytest.StashKey[Callable[[ForbiddenError], NoReturn]] = pytest.StashKey()
+_first_forbidden: pytest.StashKey[Callable[[], ForbiddenError | None]] = pytest.StashKey()
+ON_FORBIDDEN: pytest.StashKey[Callable[[ForbiddenError], NoReturn]] = (
+    pytest.StashKey()
+)  # what to do about a fault
 
 # What ends a test without an answer.
-_ENDS = (pytest.skip.Exception, pytest.xfail.Exception, pytest.exit.Exception, unittest.SkipTest)
-_WITHOUT = ("-p", "no:cacheprovider", "-p", "no:faulthandler")  # plugins of pytest
-
-
-def main() -> NoReturn:
-    """Grade as the parent process asks on standard input, report to it, and end at once."""
-    order = json.loads(sys.stdin.readline())
-    threading.Thread(target=_end_with_parent, args=[os.dup(0)], daemon=True).start()
-    sender = Sender(order["file"], order["token"], order["skip"])
-    code = pytest.main(
-        [*order["arguments"], "--noconftest", "-p", "minipaged.course.options", *_WITHOUT],
-        plugins=[sys.modules[__name__], sender],
-    )
-    sys.stdout.flush()
-    sender.send(exit_code=int(code), num_collected=sender.num_collected)
-    os._exit(int(code))  # nothing of the exercise runs after the last record
-
-
-def _end_with_parent(orders: int) -> None:
-    """Wait until the parent process is gone, and end."""
-    os.read(orders, 1)
-    os._exit(pytest.ExitCode.INTERRUPTED)
-
-
-class Sender:
-    """Sends pytest's reports to the parent process, a record per line."""
-
-    def __init__(self, file: int, token: str, skip: list[str]) -> None:
-        self._file, self._token, self._skip = file, token.encode(), skip
-        self.num_collected = 0
-
-    def send(self, **record: Any) -> None:
-        """Write one record."""
-        line = self._token + json.dumps(record).encode() + b"\n"
-        while line:
-            line = line[os.write(self._file, line) :]
-
-    def end(self, fault: ForbiddenError) -> NoReturn:
-        """Report what the exercise did and end at once: nothing in this process can be trusted now."""
-        self.send(forbidden=str(fault), line=fault.line)
-        os._exit(pytest.ExitCode.TESTS_FAILED)
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_configure(self, config: pytest.Config) -> None:
-        """Print nothing: the parent process does, from the records."""
-        config.stash[_end] = self.end
-        config.get_terminal_writer()._file = io.StringIO()
-
-    def pytest_internalerror(self, excrepr: Any) -> None:
-        """Print a fault of the graders themselves all the same."""
-        sys.stderr.write(f"{excrepr}\n")
-
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Leave out what an earlier grading process has graded."""
-        items[:] = [item for item in items if item.path.parent.name not in self._skip]
-
-    def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Count the tests."""
-        self.num_collected = len(session.items)
-
-    def pytest_runtest_protocol(self, item: pytest.Item) -> None:
-        """Tell which test begins, in case it is the last one."""
-        lesson = _lesson(item)
-        start = {"start": item.nodeid, "location": item.location, "lesson": lesson.folder}
-        self.send(**start, time_limit=lesson.time_limit)
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Send one report, with the last part of what the exercise printed."""
-        report.sections = [(name, text[-MAX_CAPTURED:]) for name, text in report.sections]
-        self.send(report=report._to_json())
-
-    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Send why a file of tests can't be read."""
-        if report.failed:
-            self.send(collect_report={**report._to_json(), "result": None})
+_EARLY_EXITS = (
+    pytest.skip.Exception,
+    pytest.xfail.Exception,
+    pytest.exit.Exception,
+    unittest.SkipTest,
+    SystemExit,
+)
+_NO_ANSWER = "what ends a test early gives no answer"
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -133,39 +63,41 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
             return None
         in_this_run = any(lesson.path.resolve().is_relative_to(path) for path in named)
         if in_this_run and is_untouched(lesson, lesson.exercise_path):
-            return collection_path.name in {each.folder for each in config.stash[_course].lessons} or None
+            return collection_path.name in {other.folder for other in config.stash[_course].lessons} or None
     return None
 
 
 @pytest.fixture(scope="module")
 def exercise(request: pytest.FixtureRequest) -> Iterator[ModuleType]:
     """Import what is graded: the learner's exercise.py, --submission, or with --solutions the answer key."""
-    lesson = _lesson(request)
+    lesson = lesson_of(request)
     submission = _submission(request.config, lesson)
     if submission is None:
         yield lesson.answer()
         return
-    end = request.config.stash.get(_end, None)
-    with withheld(lesson), watched(lesson, submission, request.module, end) as verify:
-        request.config.stash[_verify] = verify
+    with withheld(lesson), watched(lesson, request.module) as first_forbidden:
+        request.config.stash[_first_forbidden] = first_forbidden
         try:
+            sys.path.append(str(submission.absolute().parent))  # for modules beside the exercise
             module = load_exercise(submission)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # pytest keeps an Exception in its place: one import for all tests
-            raise ExerciseError("importing the exercise") from error
+            why = _NO_ANSWER if isinstance(error, _EARLY_EXITS) else ""
+            raise ExerciseError("importing the exercise", why) from error
         finally:
-            verify()
+            _check_forbidden(request.config)
         yield module
-    del request.config.stash[_verify]
+    sys.path.remove(str(submission.absolute().parent))
+    del request.config.stash[_first_forbidden]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Sort lessons as the manifest does, and their tests as their file does."""
+    """Sort lessons and their parts as the manifest does, and their tests as their file does."""
     outcomes = config.stash[_outcomes]
-    items.sort(key=lambda item: _lesson(item).number)
+    items.sort(key=lambda item: (lesson_of(item).number, lesson_of(item).part_number(item.path.name)))
     for item in items:
-        lesson = _lesson(item)
+        lesson = lesson_of(item)
         outcomes.setdefault(lesson.folder, Outcome(lesson, _submission(config, lesson)))
     if config.option.submission and len(outcomes) > 1:
         raise pytest.UsageError(f"--submission is for one lesson, not for {', '.join(outcomes)}")
@@ -185,21 +117,20 @@ def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     """Run a test within its time limit."""
-    verify = item.config.stash.get(_verify, None)
     with _guard(item):
         try:
             return (yield)
         finally:
-            if verify is not None:
-                verify()
+            _check_forbidden(item.config)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
     """Note in a report which check of which lesson it is of, and why it failed."""
     result: Any = yield
-    outcome = item.config.stash[_outcomes][_lesson(item).folder]
+    outcome = item.config.stash[_outcomes][lesson_of(item).folder]
     result.lesson = outcome.lesson.folder
+    result.tests = item.path.name
     result.check = getattr(item, "originalname", item.name)
     result.rule = " ".join(str(getattr(item, "obj", item).__doc__ or item.name).split())
     result.failure = None
@@ -211,12 +142,17 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     return result
 
 
+def num_tests(session: pytest.Session) -> dict[str, int]:
+    """Return the number of tests of each test file, by the names of the lesson's folder and of the file."""
+    return Counter(f"{item.path.parent.name}/{item.path.name}" for item in session.items)
+
+
 def _leave_out(item: pytest.Item) -> None:
     """Skip a test after a lesson that is not solved, unless --all, and after a loop that never ends.
 
     -k may name tests of several lessons. If one of these lessons is started, skip those that are not.
     """
-    lesson, option = _lesson(item), item.config.option
+    lesson, option = lesson_of(item), item.config.option
     outcomes = item.config.stash[_outcomes]
     own = outcomes[lesson.folder]
     if own.is_stuck:
@@ -224,28 +160,43 @@ def _leave_out(item: pytest.Item) -> None:
     if option.all or option.solutions:
         return
     if option.keyword and not own.is_started:
-        named = {_lesson(other).folder for other in item.session.items}
+        named = {lesson_of(other).folder for other in item.session.items}
         if any(outcomes[folder].is_started for folder in named):
             pytest.skip(f"lesson {lesson.number} is not started (--all grades every lesson)")
+    if part := own.part_before(item.path.name):
+        pytest.skip(f"{part.title} comes first (--all grades every part)")
     for outcome in outcomes.values():
         if outcome.failures and outcome.lesson.number < lesson.number:
             pytest.skip(f"lesson {outcome.lesson.number} comes first (--all grades every lesson)")
 
 
+def _check_forbidden(config: pytest.Config) -> None:
+    """Raise ForbiddenError for what the exercise has done, or end this process if it is the grading process.
+
+    An exercise may have exchanged what becomes of an error.
+    """
+    error = config.stash[_first_forbidden]() if _first_forbidden in config.stash else None
+    if error is not None and ON_FORBIDDEN in config.stash:
+        config.stash[ON_FORBIDDEN](error)
+    if error is not None:
+        raise error
+
+
 @contextmanager
 def _guard(item: pytest.Item) -> Iterator[None]:
     """Break off a test that runs for too long, and let no exercise end its own test."""
-    lesson = _lesson(item)
+    lesson = lesson_of(item)
     try:
         with time_limit(lesson.time_limit):
             yield
-    except _ENDS as end:
+    except _EARLY_EXITS as end:
         if innermost_line([end], _submission(item.config, lesson)) == (None, ""):
             raise
-        raise ExerciseError(why="what ends a test early gives no answer") from end
+        raise ExerciseError(why=_NO_ANSWER) from end
 
 
-def _lesson(item: pytest.Item | pytest.FixtureRequest) -> Lesson:
+def lesson_of(item: pytest.Item | pytest.FixtureRequest) -> Lesson:
+    """Return the lesson of a test. Raises pytest.UsageError for a test of no lesson."""
     try:
         return item.config.stash[_course].find(item.path.parent.name)
     except InvalidRequestError:

@@ -2,7 +2,7 @@
 
 An exercise runs with all rights of the process that grades it, and may end that process, fill its memory or
 write anywhere. So pytest itself runs in another process and takes over only records that begin with a token.
-The token goes to the grader before the exercise is imported. The grader is in grader.py.
+The token goes to the grader before the exercise is imported. Its main program is grader_main.py.
 """
 
 from __future__ import annotations
@@ -23,6 +23,15 @@ MAX_OUTPUT = 4_000_000  # bytes that an exercise may print in one test
 MAX_MEMORY = 6 << 30  # bytes that the grading process may hold
 _PATIENCE = 4  # times a test's limit of processor time; only code that no signal can stop gets there
 _AT_START = 300  # seconds to import torch and collect the checks
+
+_PROGRAM = """
+import json, sys
+sys.path[:] = json.loads(sys.argv[1])
+from minipaged.course.grader_main import main
+main()
+"""
+
+_KEYS = {"num_tests", "start", "report", "collect_report", "forbidden", "exit_code"}  # a record has one
 
 Record = dict[str, Any]
 
@@ -47,8 +56,8 @@ def graded(arguments: list[str], skip: list[str]) -> Iterator[Record]:
     """
     token = secrets.token_hex(16)
     read_end, write_end = os.pipe()
-    # -E: no PYTHONPATH. -P: no module from the working folder.
-    command = [sys.executable, "-E", "-P", "-c", "from minipaged.course.grader import main; main()"]
+    # -E and -P: no sitecustomize of the PYTHONPATH or of the working folder. Modules come from where ours do.
+    command = [sys.executable, "-E", "-P", "-c", _PROGRAM, json.dumps(sys.path)]
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     child = subprocess.Popen(
         command,
@@ -60,9 +69,9 @@ def graded(arguments: list[str], skip: list[str]) -> Iterator[Record]:
     )
     os.close(write_end)
     try:
-        first = {"token": token, "arguments": arguments, "skip": skip, "file": write_end}
+        order = {"token": token, "arguments": arguments, "skip": skip, "file": write_end}
         assert child.stdin is not None
-        child.stdin.write(json.dumps(first).encode() + b"\n")
+        child.stdin.write(json.dumps(order).encode() + b"\n")
         child.stdin.flush()  # and stays open: the grader ends when its end is closed
         yield from _records(child, read_end, token)
     finally:
@@ -72,28 +81,23 @@ def graded(arguments: list[str], skip: list[str]) -> Iterator[Record]:
 
 
 def _records(child: subprocess.Popen[bytes], read_end: int, token: str) -> Iterator[Record]:
-    """Yield the records, and pass on what else the process prints."""
+    """Yield the records, and print what else the process prints."""
     printed, unread, deadline = 0, b"", time.monotonic() + _AT_START
     assert child.stdout is not None
-    with selectors.DefaultSelector() as ready:
-        ready.register(read_end, selectors.EVENT_READ)
-        ready.register(child.stdout, selectors.EVENT_READ)
+    with selectors.DefaultSelector() as streams:
+        streams.register(read_end, selectors.EVENT_READ)
+        streams.register(child.stdout, selectors.EVENT_READ)
         while True:
-            for key, _ in ready.select(0.5):
-                data = os.read(key.fd, 1 << 16)
-                if not data:
-                    ready.unregister(key.fileobj)
-                if key.fd != read_end:
-                    sys.stdout.write(data.decode(errors="replace"))
-                    printed += len(data)
-                    continue
+            ready = {key.fd for key, _ in streams.select(0.5)}
+            if child.stdout.fileno() in ready:
+                printed += _print_on(child, streams)
+            if read_end in ready:
+                data = os.read(read_end, 1 << 16)
                 if not data:
                     raise GradingError(_how_it_ended(child))
                 *lines, unread = (unread + data).split(b"\n")
                 for line in lines:
                     record = _record(line, token)
-                    if "forbidden" in record:
-                        raise GradingError(record["forbidden"], record["line"])
                     if "time_limit" in record:
                         deadline = time.monotonic() + _PATIENCE * record["time_limit"]
                     yield record
@@ -102,11 +106,25 @@ def _records(child: subprocess.Popen[bytes], read_end: int, token: str) -> Itera
             _check_limits(child, printed, deadline)
 
 
+def _print_on(child: subprocess.Popen[bytes], streams: selectors.BaseSelector) -> int:
+    """Print what the process has printed, and return the number of bytes."""
+    assert child.stdout is not None
+    data = os.read(child.stdout.fileno(), 1 << 16)
+    if not data:
+        streams.unregister(child.stdout)
+    sys.stdout.write(data.decode(errors="replace"))
+    return len(data)
+
+
 def _record(line: bytes, token: str) -> Record:
-    """Return the record in a line of the grader. Raises GradingError for a line of anybody else."""
+    """Return the record in a line. Raises GradingError for a forbidden act and for a line not ours."""
     if not line.startswith(token.encode()):
         raise GradingError("wrote among the grader's records")
     record: Record = json.loads(line[len(token) :])
+    if not record.keys() & _KEYS:
+        raise GradingError("changed the grader's records")
+    if "forbidden" in record:
+        raise GradingError(record["forbidden"], record["line"])
     return record
 
 
@@ -146,5 +164,5 @@ def _how_it_ended(child: subprocess.Popen[bytes]) -> str:
     if code >= 0:
         return f"ended the process that grades with exit code {code}: no report is a failure"
     name = signal.Signals(-code).name
-    deep = ": a recursion that never ends?" if name in ("SIGSEGV", "SIGBUS", "SIGABRT") else ""
-    return f"ended the process that grades with {name}{deep}"
+    crashed = ": a crash in native code?" if name in ("SIGSEGV", "SIGBUS", "SIGABRT") else ""
+    return f"ended the process that grades with {name}{crashed}"

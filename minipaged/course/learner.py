@@ -111,7 +111,7 @@ class Learner:
             if escaped and (cause is error or not isinstance(cause, OutOfBlocksError)):
                 return _describe_at(cause, inside[-1])
         modules = {Path(frame.filename).name for frame in traceback.extract_tb(error.__traceback__)}
-        if {"block_manager.py", "prefix_cache.py", "swap.py"} & modules:
+        if {"block_manager.py", "prefix_cache.py", "prefix_chain.py", "swap.py"} & modules:
             return f"{files}: what it returned or left behind led to {describe(error)}"
         return None
 

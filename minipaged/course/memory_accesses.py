@@ -5,6 +5,7 @@ memory_interpreter.py and memory_simulator.py fill a Recording in. Page: docs/le
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -29,11 +30,21 @@ class Access:
     index: tuple[int, ...]
 
 
+@dataclass(frozen=True)
+class Launch:
+    """One launch that has ended."""
+
+    kernel: str
+    num_programs: int  # threads of all thread blocks in Numba
+
+
 @dataclass
 class Recording:
     """The reads and writes of all launches so far, and the arrays that are known."""
 
     accesses: list[Access] = field(default_factory=list)
+    launches: list[Launch] = field(default_factory=list)
+    num_bytes: Counter[Kind] = field(default_factory=Counter)  # an element counts at each access
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     named: list[KnownArray] = field(default_factory=list)  # by the caller of `recording`
     arguments: list[KnownArray] = field(default_factory=list)  # of the launch that runs
@@ -51,6 +62,10 @@ class Recording:
         """Start a launch. Its arguments are not known yet."""
         self.kernel, self.arguments = kernel, []
 
+    def end(self, num_programs: int) -> None:
+        """End the launch."""
+        self.launches.append(Launch(self.kernel, num_programs))
+
     def add_name(self, name: str, array: Any) -> None:
         """Give an array the name that it is to have in every launch."""
         self.named.append(KnownArray(name, array))
@@ -67,7 +82,9 @@ class Recording:
         return argument
 
     def note(self, program: str, kind: Kind, array: str, indices: Sequence[tuple[int, ...]]) -> None:
-        """Record the elements that one program used."""
+        """Record the elements that one program used, of an argument of the launch."""
+        width = next(argument.width for argument in self.arguments if argument.name == array)
+        self.num_bytes[kind] += len(indices) * width
         self.accesses += [Access(self.kernel, program, kind, array, index) for index in indices]
 
 

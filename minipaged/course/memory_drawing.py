@@ -109,10 +109,10 @@ def try_launch(
     """Launch, and return the drawing of `drawn`, names among `arrays`, and what was recorded.
 
     Both are empty where kernels are compiled. Raises WrongAnswerError for an access outside of the arrays.
-    `tried` and `why` are as in `check`. If `why` is a function, it gets the words for that access, or "" for
-    any other exception.
+    `tried` and `why` are as in `check`. If `why` is a function, it gets the words for that access. Any other
+    exception is reported without a reason, unless it is one of Triton's own that says little.
     """
-    with trying(tried, reason(why, "")):
+    with trying(tried, _of_a_mask):
         if not can_record():
             launch()
             return "", Recording()
@@ -129,3 +129,13 @@ def try_launch(
                 expected = "no access outside of the kernel's arrays"
                 raise WrongAnswerError(tried, expected, got, reason(why, outside)) from error
     return draw(recorded, *drawn), recorded
+
+
+def _of_a_mask(error: Any) -> str:
+    """Return what the interpreter means by a mask of an unsupported dtype, or ""."""
+    if "mask has unsupported dtype" not in str(error):
+        return ""
+    return (
+        "a mask was combined with a single boolean, which the interpreter refuses: where a whole program has "
+        "nothing to do, `return` early, or compare a vector"
+    )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from math import prod
 from typing import Any
 from unittest.mock import patch
 
@@ -42,7 +43,7 @@ def watched_triton(recorded: Recording) -> Iterator[None]:
     builder: Any = getattr(interpreter, "interpreter_builder", None)
     executor: Any = getattr(interpreter, "GridExecutor", None)
     require(executor, "__call__")
-    require(builder, "set_grid_idx", *_ACCESSES)
+    require(builder, "set_grid_dim", "set_grid_idx", *_ACCESSES)
     run = executor.__call__
     num_axes = 3
 
@@ -60,7 +61,7 @@ def watched_triton(recorded: Recording) -> Iterator[None]:
 
         return note_and_access
 
-    def launch(self: Any, *arguments: Any, **options: Any) -> Any:
+    def launch(self: Any, *arguments: Any, **options: Any) -> None:
         nonlocal num_axes
         num_axes = 3 if callable(self.grid) else len(self.grid)
         given = {**dict(zip(self.arg_names, arguments, strict=False)), **options}
@@ -68,7 +69,8 @@ def watched_triton(recorded: Recording) -> Iterator[None]:
         for name, value in given.items():
             if hasattr(value, "data_ptr"):
                 recorded.add_argument(name.removesuffix("_ptr"), value)
-        return run(self, *arguments, **options)
+        run(self, *arguments, **options)
+        recorded.end(prod(builder.grid_dim))
 
     accesses = {name: watched(getattr(builder, name), *row) for name, row in _ACCESSES.items()}
     with patch.multiple(executor, __call__=launch), patch.multiple(builder, **accesses):

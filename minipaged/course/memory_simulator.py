@@ -9,6 +9,7 @@ import inspect
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from math import prod
 from typing import Any
 from unittest.mock import patch
 
@@ -44,9 +45,11 @@ def watched_numba(recorded: Recording) -> Iterator[None]:
         threads = _Threads(recorded, self)
         names = inspect.signature(self.fn).parameters
         try:
-            return run(self, *map(threads.watch, names, arguments))
+            run(self, *map(threads.watch, names, arguments))
         except OutOfBoundsError as error:  # the simulator's copy, which says where once more
             raise threads.errors[0].with_traceback(error.__traceback__) from None
+        recorded.end(prod((*self.grid_dim, *self.block_dim)))
+        return None  # as a kernel does
 
     with patch.object(kernel_class, "__call__", launch):
         yield

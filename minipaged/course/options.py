@@ -1,4 +1,4 @@
-"""The options of `pytest lessons/`, and what of them the grading process is told."""
+"""The options of `pytest lessons/`, and which of them go to the grading process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--submission", metavar="FILE", help="grade --submission=FILE in place of exercise.py")
     group.addoption("--json", metavar="FILE", help="write the points of each check to --json=FILE")
     group.addoption(
-        "--same-process", action="store_true", help="grade in pytest's own process, as --pdb does: no guard"
+        "--same-process",
+        action="store_true",
+        help="grade in pytest's own process, as --pdb does: an exercise can end it",
     )
 
 
@@ -31,7 +33,7 @@ def grades_here(config: pytest.Config) -> bool:
     return bool(option.same_process or option.usepdb or option.trace or option.collectonly)
 
 
-def for_grader(config: pytest.Config) -> list[str]:
+def grader_arguments(config: pytest.Config) -> list[str]:
     """Return the command line of the grading process."""
     option = config.option
     arguments = [*config.args, "-c", str(config.rootpath / "pytest.ini"), "--rootdir", str(config.rootpath)]
@@ -50,8 +52,11 @@ def check_options(config: pytest.Config) -> None:
         raise pytest.UsageError(BY_THEMSELVES)
     if getattr(config.option, "dist", "no") != "no":  # of pytest-xdist
         raise pytest.UsageError("the lessons are graded one after another, in one process: leave out -n")
-    if config.option.json and Path(config.option.json).is_dir():
-        raise pytest.UsageError(f"--json={config.option.json} is a folder: name a file")
+    if not config.pluginmanager.hasplugin("terminal"):
+        raise pytest.UsageError("the report of the lessons needs pytest's terminal: leave out -p no:terminal")
+    json = config.getoption("json")
+    if json and (Path(json).is_dir() or not Path(json).absolute().parent.is_dir()):
+        raise pytest.UsageError(f"--json={json}: name a file in a folder that exists")
     submission = config.option.submission
     if submission is None:
         return

@@ -10,10 +10,10 @@ from typing import Any
 
 from .checks import WrongAnswerError, describe, last_attempt, reason_for_error
 from .exercise import is_untouched
-from .manifest import Lesson
+from .forbidden import ForbiddenError
+from .manifest import Lesson, Part
 from .raised import chain, innermost_line, is_file
 from .time_limit import TimeLimitError
-from .watch import ForbiddenError
 from .withheld import WithheldError
 
 
@@ -28,7 +28,7 @@ class ExerciseError(Exception):
 
 @dataclass(frozen=True)
 class Failure:
-    """Why one test failed. `why` and the three before it may be empty."""
+    """Why one test failed. `tried`, `expected`, `got` and `why` may be empty."""
 
     rule: str  # the sentence that the test stands for
     tried: str
@@ -42,13 +42,12 @@ class Failure:
 
 
 @dataclass
-class Outcome:
-    """The tests of one lesson that ran, and what follows: is it solved, is it started, what to show."""
+class Tally:
+    """The tests of one file that ran."""
 
-    lesson: Lesson
-    submission: Path | None  # the file that was graded; None for the answer key
     num_passed: int = 0
     num_skipped: int = 0
+    num_expected: int = 0
     ran: set[str] = field(default_factory=set)  # names of test functions
     failures: list[Failure] = field(default_factory=list)
     checks: list[dict[str, Any]] = field(default_factory=list)  # that passed or failed, with their points
@@ -57,28 +56,103 @@ class Outcome:
         """Add pytest's report of one test; grader.py has added `check`, `rule` and `failure` to it."""
         if report.skipped:
             self.num_skipped += 1
+            self._add_check(report, 0, why=report.longrepr[2].removeprefix("Skipped: "))
         elif report.failure is not None:
-            self.failures.append(Failure(**report.failure))
-            self._add_check(report, points=0)
+            failure = Failure(**report.failure)
+            self.failures.append(failure)
+            unwritten = f"{failure.function} is not written yet" if failure.is_unwritten else ""
+            self._add_check(report, 0, got=failure.got, why=unwritten or failure.why)
         elif report.when == "call":
             self.num_passed += 1
             self.ran.add(report.check)
-            self._add_check(report, points=1)
+            self._add_check(report, 1)
 
-    def _add_check(self, report: Any, points: int) -> None:
-        told = {} if points else {"got": report.failure["got"], "why": report.failure["why"]}
-        check = {"check": report.nodeid, "rule": report.rule, "points": points, **told}
-        self.checks.append(check)
+    def _add_check(self, report: Any, points: int, **told: str) -> None:
+        self.checks.append({"check": report.nodeid, "rule": report.rule, "points": points, **told})
+
+    @property
+    def num_all(self) -> int:
+        """Tests that were to run; the process that grades may have ended before."""
+        return max(self.num_expected, self.num_checks + self.num_skipped)
 
     @property
     def num_checks(self) -> int:
         """Tests that ran."""
         return self.num_passed + len(self.failures)
 
+    def passes(self, functions: set[str]) -> bool:
+        """All of these tests ran, not only some that were asked for, and passed."""
+        all_ran = bool(self.ran) and self.ran >= functions and not self.num_skipped
+        return all_ran and not self.failures
+
+
+@dataclass
+class Outcome:
+    """The tests of one lesson that ran, and what follows: is it solved, is it started, what to show."""
+
+    lesson: Lesson
+    submission: Path | None  # the file that was graded; None for the answer key
+    tallies: dict[str, Tally] = field(default_factory=dict)  # by test file, in the order of the parts
+    new_parts: list[Part] = field(default_factory=list)  # those that passed for the first time
+
+    def of(self, tests: str) -> Tally:
+        """Return the tally of a test file."""
+        return self.tallies.setdefault(tests, Tally())
+
+    def note(self, report: Any) -> None:
+        """Add pytest's report of one test to the tally of its file."""
+        self.of(report.tests).note(report)
+
+    def expect(self, num_tests: dict[str, int]) -> None:
+        """Take over how many tests there are, by the names of folder and file."""
+        for name, number in num_tests.items():
+            folder, _, tests = name.partition("/")
+            if folder == self.lesson.folder:
+                self.of(tests).num_expected = number
+
+    @property
+    def total(self) -> Tally:
+        """The tally of all tests of the lesson, the failures of the first part first."""
+        total = Tally()
+        for tally in self.tallies.values():
+            total.num_passed += tally.num_passed
+            total.num_skipped += tally.num_skipped
+            total.num_expected += tally.num_expected
+            total.ran |= tally.ran
+            total.failures += tally.failures
+            total.checks += tally.checks
+        return total
+
+    @property
+    def failures(self) -> list[Failure]:
+        """Why tests failed, those of the first part first."""
+        return self.total.failures
+
+    @property
+    def num_checks(self) -> int:
+        """Tests that ran."""
+        return self.total.num_checks
+
     @property
     def is_solved(self) -> bool:
-        """All tests of the lesson ran, not only some that were asked for, and passed."""
-        return not self.failures and not self.num_skipped and self.ran >= self.lesson.test_functions()
+        """Whether all tests of the lesson ran and passed."""
+        return self.total.passes(self.lesson.test_functions())
+
+    def passes(self, part: Part) -> bool:
+        """Whether all tests of a part ran and passed."""
+        return self.of(part.tests).passes(self.lesson.test_functions(part.tests))
+
+    @property
+    def failed_part(self) -> Part | None:
+        """The first part with a failure. None if none failed, or if the lesson has no parts."""
+        return next((part for part in self.lesson.parts if self.of(part.tests).failures), None)
+
+    def part_before(self, tests: str) -> Part | None:
+        """Return the failed part, if a test file grades a later one."""
+        failed = self.failed_part
+        if failed is None or self.lesson.part_number(failed.tests) >= self.lesson.part_number(tests):
+            return None
+        return failed
 
     @property
     def is_started(self) -> bool:
@@ -92,8 +166,9 @@ class Outcome:
 
     @property
     def first_failure(self) -> Failure:
-        """The failure to show: a wrong answer before what is not written yet."""
-        return min(self.failures, key=lambda failure: failure.is_unwritten)
+        """The failure of the first part to show: a wrong answer before what is not written yet."""
+        failures = next(tally.failures for tally in self.tallies.values() if tally.failures)
+        return min(failures, key=lambda failure: failure.is_unwritten)
 
 
 def explain(error: BaseException, rule: str, outcome: Outcome) -> Failure:
@@ -109,8 +184,14 @@ def explain(error: BaseException, rule: str, outcome: Outcome) -> Failure:
         return Failure(rule, wrong.tried, wrong.expected, wrong.got, wrong.why, line, function)
     if any(isinstance(cause, NotImplementedError) for cause in causes):
         return Failure(rule, tried, "", "", "", line, function, is_unwritten=True)
-    if fault := next((cause for cause in causes if isinstance(cause, ForbiddenError | WithheldError)), None):
-        return _of_no_answer(fault, rule, tried, line, function)
+    for cause in causes:
+        if isinstance(cause, ForbiddenError):
+            return forbidden(rule, f"the exercise {cause}", cause.line)
+        if isinstance(cause, WithheldError):
+            why = (
+                "that is the answer key, which raises while its lesson is graded: write an answer of your own"
+            )
+            return Failure(rule, tried, "an answer", f"the library's own {cause}", why, line, function)
     if isinstance(last, TimeLimitError):
         why = "a loop that never ends? Look at what has to change on each turn for it to stop"
         return Failure(rule, tried, "an answer", f"none within {last} s", why, line, function, is_stuck=True)
@@ -126,13 +207,9 @@ def explain(error: BaseException, rule: str, outcome: Outcome) -> Failure:
     return Failure(rule, tried, "no exception" if tried else "", describe(last), why, line, function)
 
 
-def _of_no_answer(error: BaseException, rule: str, tried: str, line: int | None, function: str) -> Failure:
+def forbidden(rule: str, got: str, line: int | None) -> Failure:
     """Return the failure of an exercise that does something else than answer."""
-    got, why = f"the exercise {error}", "no answer needs that"
-    if isinstance(error, WithheldError):
-        got = f"the library's own {error}"
-        why = "it is the answer key, whose bodies raise while their lesson is graded: write one of your own"
-    return Failure(rule, tried, "an answer of the exercise's own", got, why, line, function)
+    return Failure(rule, "", "an answer", got, "an answer needs nothing of that", line)
 
 
 def _missing_name(error: BaseException, lesson: Lesson, path: Path) -> str:

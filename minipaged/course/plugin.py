@@ -1,4 +1,4 @@
-"""The hooks of `pytest lessons/`: have the lessons graded in a process of its own, and print what came of it.
+"""The hooks of `pytest lessons/`: have the lessons graded in a process of its own, and print the results.
 
 lessons/conftest.py takes its hooks from here. With -v, or --tb, pytest's own report comes as well.
 """
@@ -15,9 +15,9 @@ from ..terminal import visible
 from . import grader, progress
 from .grading_process import GradingError, Record, graded
 from .manifest import Course, Lesson
-from .options import BY_THEMSELVES, check_options, for_grader, grades_here, refuse_run_unasked
+from .options import BY_THEMSELVES, check_options, grader_arguments, grades_here, refuse_run_unasked
 from .options import pytest_addoption as pytest_addoption
-from .outcome import Failure, Outcome
+from .outcome import Outcome, forbidden
 from .report import points, report
 
 _course: pytest.StashKey[Course] = pytest.StashKey()
@@ -30,6 +30,7 @@ class Outcomes:
     def __init__(self, config: pytest.Config, course: Course) -> None:
         self._config, self._course = config, course
         self.by_folder: dict[str, Outcome] = {}
+        self.expected: dict[str, int] = {}  # number of tests by lesson and test file
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         """Add one report to the results of its lesson."""
@@ -37,6 +38,10 @@ class Outcomes:
         option = self._config.option
         submission = None if option.solutions else Path(option.submission or lesson.exercise_path)
         self.by_folder.setdefault(lesson.folder, Outcome(lesson, submission)).note(report)
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Count the tests, where pytest's own process grades."""
+        self.expected = grader.num_tests(session)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -70,19 +75,18 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     """Have the lessons graded, and take over the reports as pytest's own."""
     if grades_here(session.config):
         return None
-    skip: list[str] = []
+    outcomes = session.config.pluginmanager.getplugin(_OUTCOMES)
     while True:
-        last: Record = {}
+        last_start: Record = {}
         try:
-            for record in graded(for_grader(session.config), skip):
-                last = record if "start" in record else last
+            for record in graded(grader_arguments(session.config), skip=list(outcomes.by_folder)):
+                last_start = record if "start" in record else last_start
                 _take_over(session, record)
             return True
         except GradingError as error:
-            if not last:
+            if not last_start:
                 raise pytest.UsageError(f"nothing was graded: {error}") from None
-            _report_end(session, last, error)
-        skip.append(last["lesson"])
+            _report_end(session, last_start, error)
         if not session.config.option.all:
             return True
 
@@ -96,8 +100,10 @@ def _take_over(session: pytest.Session, record: Record) -> None:
         hook.pytest_runtest_logreport(report=pytest.TestReport._from_json(record["report"]))
     elif "collect_report" in record:
         hook.pytest_collectreport(report=pytest.CollectReport._from_json(record["collect_report"]))
+    elif "num_tests" in record:
+        session.config.pluginmanager.getplugin(_OUTCOMES).expected.update(record["num_tests"])
+        session.testscollected += sum(record["num_tests"].values())
     else:
-        session.testscollected += record["num_collected"]
         if record["exit_code"] == pytest.ExitCode.USAGE_ERROR:
             raise pytest.UsageError  # the grading process has said why
         if record["exit_code"] == pytest.ExitCode.INTERNAL_ERROR:
@@ -106,10 +112,7 @@ def _take_over(session: pytest.Session, record: Record) -> None:
 
 def _report_end(session: pytest.Session, start: Record, error: GradingError) -> None:
     """Report a test at which the grading process ended."""
-    why = "an answer needs nothing of that"
-    failure = Failure(
-        "An exercise answers, and does nothing else.", "", "an answer", str(error), why, error.line
-    )
+    failure = forbidden("An exercise answers, and does nothing else.", str(error), error.line)
     location = tuple(start["location"])
     report = pytest.TestReport(
         start["start"],
@@ -118,10 +121,13 @@ def _report_end(session: pytest.Session, start: Record, error: GradingError) -> 
         "failed",
         str(error),
         "call",
-        user_properties=[("why", why)],
-        **{"lesson": start["lesson"], "check": location[2], "rule": failure.rule, "failure": vars(failure)},
+        user_properties=[("why", failure.why)],
+        lesson=start["lesson"],
+        tests=Path(location[0]).name,
+        check=location[2],
+        rule=failure.rule,
+        failure=vars(failure),
     )
-    session.testscollected += 1
     session.config.hook.pytest_runtest_logreport(report=report)
 
 
@@ -134,7 +140,10 @@ def pytest_report_teststatus(
 
 def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pytest.Config) -> None:
     """Print the lessons' report, or why there is none."""
-    outcomes = list(config.pluginmanager.getplugin(_OUTCOMES).by_folder.values())
+    collected = config.pluginmanager.getplugin(_OUTCOMES)
+    outcomes = list(collected.by_folder.values())
+    for outcome in outcomes:
+        outcome.expect(collected.expected)
     if config.option.verbose < 0:  # so pytest itself has not said it
         for error in terminalreporter.stats.get("error", []):
             if isinstance(error, pytest.CollectReport):
@@ -146,18 +155,20 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pyte
     if config.option.json:
         text = json.dumps(points(outcomes), indent=1, ensure_ascii=False)
         Path(config.option.json).write_text(text + "\n", encoding="utf-8")
-    for style, text in report(config.stash[_course], outcomes, *_progress(config, outcomes)):
+    solved, new = _update_progress(config, outcomes)
+    for style, text in report(config.stash[_course], outcomes, solved, new):
         text = visible(text) if terminalreporter.isatty else text  # it quotes what the exercise made
         terminalreporter.write_line(text, **({style: True} if style else {}))
 
 
-def _progress(config: pytest.Config, outcomes: list[Outcome]) -> tuple[set[str], list[Lesson]]:
-    """Remember what was solved. Return the folders of all solved lessons, and the lessons that are new."""
+def _update_progress(config: pytest.Config, outcomes: list[Outcome]) -> tuple[set[str], list[Lesson]]:
+    """Remember what was solved. Return the folders of all solved lessons, and the lessons to praise."""
     course = config.stash[_course]
     passed = [outcome.lesson for outcome in outcomes if outcome.is_solved]
     if config.option.solutions or config.option.submission:
         return {lesson.folder for lesson in passed}, []
     solved_before = progress.solved(course)
     progress.note(course, passed, [outcome.lesson for outcome in outcomes if outcome.failures])
+    progress.note_parts(course, outcomes)
     new = [lesson for lesson in passed if lesson.folder not in solved_before or len(outcomes) == 1]
     return progress.solved(course), new

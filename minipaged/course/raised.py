@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -34,4 +35,9 @@ def innermost_line(errors: Sequence[BaseException], path: Path | None) -> tuple[
 
 def is_file(name: str | None, path: Path | None) -> bool:
     """Whether a file name, as Python has it, is the name of `path`."""
-    return name is not None and path is not None and Path(name).resolve() == path.resolve()
+    return name is not None and path is not None and _resolved(name) == _resolved(str(path))
+
+
+@lru_cache(maxsize=256)  # a deep recursion has thousands of frames
+def _resolved(name: str) -> Path:
+    return Path(name).resolve()

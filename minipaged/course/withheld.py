@@ -40,8 +40,9 @@ def withheld(lesson: Lesson) -> Iterator[None]:
         for name in lesson.write:
             *path, last = name.split(".")
             owner = getattr(key, path[0]) if path else key
-            found = inspect.getattr_static(owner, last)
-            function = found.fget if isinstance(found, property) else found
+            member = inspect.getattr_static(owner, last)
+            function: Any = member.fget if isinstance(member, property) else member
+            function = inspect.unwrap(function)
             if isinstance(function, FunctionType):
                 # The code is exchanged, not the name: whoever holds the function holds it without its body.
                 undone.callback(setattr, function, "__code__", function.__code__)
@@ -55,10 +56,11 @@ def _refusal(name: str, body: CodeType) -> CodeType:
     """Return code that raises, to stand in place of `body`."""
 
     def refuse(*arguments: object, **options: object) -> None:
-        from minipaged.course.withheld import WithheldError
+        from minipaged.course.withheld import WithheldError  # the code runs with the globals of the key
 
         raise WithheldError("name")
 
+    # Code can have no closure here, so the name goes in as a constant.
     code = refuse.__code__
     constants = tuple(name if constant == "name" else constant for constant in code.co_consts)
     return code.replace(co_consts=constants, co_name=body.co_name, co_qualname=body.co_qualname)

@@ -16,7 +16,7 @@ from ..reference.allocator import BlockAllocator, OutOfBlocksError
 from ..reference.beam_search import copies_needed
 from ..reference.block_table import BlockTable, num_blocks_for
 from ..reference.copy_on_write import num_available_after
-from ..reference.prefix_cache import PrefixChain
+from ..reference.prefix_chain import PrefixChain
 from .parts import REFERENCE, Parts
 from .pool_check import check_pool
 from .request import Sequence

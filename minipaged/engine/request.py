@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from ..outputs import CompletionOutput, RequestOutput
 from ..reference.block_table import BlockTable
-from ..reference.prefix_cache import PrefixChain
+from ..reference.prefix_chain import PrefixChain
 from ..sampling_params import SamplingParams
 
 if TYPE_CHECKING:  # the scheduler needs neither torch nor a tokenizer, and runs in a browser

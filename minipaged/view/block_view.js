@@ -9,7 +9,7 @@
 
   const { NOTHING, replay, advance, survey, blockState, computed, labelOf, filled, textsIn, few, plural } =
     globalThis.minipagedReplay;
-  const { h, setText, paint, slotsOf, stripes, fit } = globalThis.minipagedCells;
+  const { h, setText, paint, slotsOf, stripes, fit } = globalThis.minipagedStrips;
   const { frame, reserve, item, mostRows } = globalThis.minipagedFrame;
   const MOST_CELLS = 4096; // of a pool, drawn
   const MOST_STRIPS = 64; // blocks of a pool that shows its slots
@@ -328,7 +328,7 @@
     function tick() {
       timer = setTimeout(() => {
         show(index + 1);
-        if (index < states.length - 1) tick();
+        if (index < states.length - 1 && root.isConnected) tick();
         else pause();
       }, 1000 / Number(ui.speed.value));
     }

@@ -7,7 +7,7 @@ from pathlib import Path
 
 VIEW = Path(__file__).parent
 # In the order in which a page needs them.
-SCRIPTS = ("replay.js", "cells.js", "arrows.js", "tour.js", "frame.js", "block_view.js", "scenes.js")
+SCRIPTS = ("replay.js", "strips.js", "arrows.js", "tour.js", "frame.js", "block_view.js", "scenes.js")
 
 
 def write_page(trace: str, path: Path, title: str) -> None:

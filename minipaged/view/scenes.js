@@ -7,7 +7,7 @@
 (() => {
   "use strict";
 
-  const { h } = globalThis.minipagedCells;
+  const { h } = globalThis.minipagedStrips;
 
   /* Start every element of class block-view that names a source and has not been started. */
   function start() {

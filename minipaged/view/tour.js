@@ -6,7 +6,7 @@
 (() => {
   "use strict";
 
-  const { h, setText } = globalThis.minipagedCells;
+  const { h, setText } = globalThis.minipagedStrips;
   const PACE = 320; // milliseconds a step, on the way to the next card
 
   /* Begin at the first card. `view` is {root, stage, goto, select, index}; `button` opens and closes the tour. */

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import http.server
 import importlib.util
 import io
 import os
@@ -9,7 +11,9 @@ import random
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -243,7 +247,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the built site: the one of `make docs` while it is as new as what it is made of, else
     built once, whatever the number of workers."""
     needed = [BUILD / "node_modules" / "pyodide", AXE, BUILD / "made" / "traces" / "beams.jsonl",
-              BUILD / "made" / "figures" / "waste.svg"]  # fmt: skip
+              BUILD / "made" / "card" / "card.png"]  # fmt: skip
     if importlib.util.find_spec("mkdocs") is None or not all(path.exists() for path in needed):
         pytest.skip("the site's tools, or what it is made of, are missing: make docs")
     if is_built():
@@ -273,3 +277,64 @@ def is_built() -> bool:
     ignored = {"node_modules", "made", "__pycache__"}
     files = [path for path in inputs if path.is_file() and not ignored & set(path.parts)]
     return max(path.stat().st_mtime for path in files) < stamp.stat().st_mtime
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    """Serves a folder and says nothing."""
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing."""
+
+
+@pytest.fixture(scope="session")
+def address(site: Path) -> Iterator[str]:
+    """The site's address on this machine."""
+    handler = functools.partial(Quiet, directory=str(site))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+
+
+@contextmanager
+def _visiting(browser: Any, address: str) -> Iterator[Callable[..., Any]]:
+    """A function that opens a page of the site. In the end the console must be empty, and no request may have
+    left the machine."""
+    noise: list[str] = []
+    contexts = []
+
+    def watch(page: Any) -> None:
+        page.on("console", lambda message: noise.append(f"console: {message.text}"))
+        page.on("pageerror", lambda error: noise.append(f"error: {error}"))
+
+    def leave(request: Any) -> None:
+        if not request.url.startswith((address, "data:", "blob:")):
+            noise.append(request.url)
+
+    def open_page(path: str, **options: Any) -> Any:
+        contexts.append(browser.new_context(**options))
+        contexts[-1].set_default_timeout(20_000)  # milliseconds
+        contexts[-1].on("request", leave)
+        page = contexts[-1].new_page()
+        watch(page)
+        page.goto(address + path)
+        page.wait_for_load_state("networkidle")
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert noise == []
+
+
+@pytest.fixture(scope="session")
+def visiting(browser: Any, address: str) -> Callable[[], Any]:
+    """A function that begins visits of the site, see `_visiting`."""
+    return lambda: _visiting(browser, address)
+
+
+@pytest.fixture
+def visit(visiting: Callable[[], Any]) -> Iterator[Callable[..., Any]]:
+    """A function that opens a page of the site, see `_visiting`."""
+    with visiting() as open_page:
+        yield open_page

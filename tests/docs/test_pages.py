@@ -21,6 +21,9 @@ NOT_RUN = {
     "make test": "would run itself",
     ". .venv/bin/activate": "of the clone; the tests' own environment is as after it",
     "pytest lessons/": "the exercises are unsolved: it fails, as it should; tests/lessons has it",
+    "pytest lessons/03_allocator --submission=handed_in.py --json=points.json": "a teacher's file; "
+    "tests/lessons/test_cheats.py has it with one",
+    "minipaged lessons diff 3": "the exercise is unsolved; tests/lessons/test_diff.py has it with solutions",
     "minipaged lessons watch": "runs until it is stopped; tests/lessons has it",
     "minipaged chat": "waits for a person to type",
     "minipaged bench": "minutes",

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import functools
-import http.server
 import importlib.util
 import logging
 import re
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -35,8 +30,6 @@ KINDS = {
     "source": "source/reference/allocator.html",
     "lesson": "source/lessons/05_copy_on_write/task.html",
 }
-TABLE = "BlockTable(block_size=4, blocks=[11, 12], num_tokens=6) one of its slots: 49"
-LOADING = 60_000  # milliseconds, for 13 MB of Python to be compiled on a busy machine
 
 
 class Html(HTMLParser):
@@ -132,8 +125,7 @@ def ask(hooks: ModuleType) -> Callable[[str], str]:
         "{{ twins gone.py BlockAllocator.free | launch_free }}",
         "{{ trace gone }}",
         "{{ trace beams 99 }}",
-        '{{ figure gone "What it shows" }}',
-        '{{ figure waste "" }}',
+        "{{ picture gone }}",
         "{{ output minipaged gone }}",
         "{{ output rm -rf }}",
         "{{ exercise 99_gone }}",
@@ -153,38 +145,6 @@ def test_a_listing_is_the_source_and_links_to_its_line(ask: Callable[[str], str]
     text = ask("{{ code reference/allocator.py BlockAllocator }}")
     assert "class BlockAllocator:\n" + lines[first + 1] in text
     assert f"(../source/reference/allocator.md#L{first + 1})" in text
-
-
-def test_a_cell_prints_when_built_what_it_prints_and_stays_as_it_was_written(
-    ask: Callable[[str], str],
-) -> None:
-    code = 'text = "<b> & **bold** _it_ `x` [a](b) \\n"\n\nprint(6 * 7, text)\n1 / 0\n'
-    made = ask(f"```python cell\n{code}```\n")
-    area, output = re.findall(r"<(?:textarea|pre)[^>]*>(.*?)</(?:textarea|pre)>", made)
-    assert unescape(area) == code.rstrip()
-    assert unescape(output) == (
-        "42 <b> & **bold** _it_ `x` [a](b) \n\nline 4: ZeroDivisionError: division by zero"
-    )
-    assert "\n" not in made.strip(), "a blank line would end the HTML, as Markdown has it"
-
-
-@pytest.mark.parametrize(
-    ("code", "printed"),
-    [
-        ("def f():\n    return 1 / 0\n\nf()", "line 2: ZeroDivisionError: division by zero"),
-        ("x = 1\nraise SystemExit(3)", "line 2: SystemExit: 3"),
-        ("None", ""),
-        (
-            "import statistics\nstatistics.mode([])",
-            "line 2: statistics.StatisticsError: no mode for empty data",
-        ),
-        ("x = (", "'(' was never closed"),
-    ],
-)
-def test_a_cell_says_where_it_failed(hooks: ModuleType, code: str, printed: str) -> None:
-    """In the cell's own code, also where the exception comes out of a library."""
-    assert hooks.outputs.of_cell(code).endswith(printed)
-    assert code == "None" or hooks.outputs.of_cell(code)
 
 
 def test_scripts_of_a_page_go_on_from_one_another(
@@ -270,143 +230,11 @@ def test_a_line_about_two_arguments_is_parted() -> None:
 # ---------------------------------------------------------------------- in a browser
 
 
-class Quiet(http.server.SimpleHTTPRequestHandler):
-    """Serves a folder and says nothing."""
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Nothing."""
-
-
-@pytest.fixture(scope="session")
-def address(site: Path) -> Iterator[str]:
-    """The site's address on this machine."""
-    handler = functools.partial(Quiet, directory=str(site))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/"
-        server.shutdown()
-
-
-@contextmanager
-def visiting(browser: Any, address: str) -> Iterator[Callable[..., Any]]:
-    """A function that opens a page of the site. In the end the console must be empty, and no request may have
-    left the machine."""
-    noise: list[str] = []
-    contexts = []
-
-    def watch(page: Any) -> None:
-        page.on("console", lambda message: noise.append(f"console: {message.text}"))
-        page.on("pageerror", lambda error: noise.append(f"error: {error}"))
-
-    def leave(request: Any) -> None:
-        if not request.url.startswith((address, "data:", "blob:")):
-            noise.append(request.url)
-
-    def open_page(path: str, **options: Any) -> Any:
-        contexts.append(browser.new_context(**options))
-        contexts[-1].set_default_timeout(20_000)  # milliseconds
-        contexts[-1].on("request", leave)
-        page = contexts[-1].new_page()
-        watch(page)
-        page.goto(address + path)
-        page.wait_for_load_state("networkidle")
-        return page
-
-    yield open_page
-    for context in contexts:
-        context.close()
-    assert noise == []
-
-
-@pytest.fixture
-def visit(browser: Any, address: str) -> Iterator[Callable[..., Any]]:
-    """A function that opens a page of the site, see `visiting`."""
-    with visiting(browser, address) as open_page:
-        yield open_page
-
-
 @pytest.fixture(scope="module", params=KINDS)
-def each_kind(request: pytest.FixtureRequest, browser: Any, address: str) -> Iterator[Any]:
+def each_kind(request: pytest.FixtureRequest, visiting: Callable[[], Any]) -> Iterator[Any]:
     """A page of each kind, opened once for all tests that look at it, in the light scheme."""
-    with visiting(browser, address) as open_page:
+    with visiting() as open_page:
         yield open_page(KINDS[request.param], color_scheme="light", viewport={"width": 1280, "height": 900})
-
-
-@pytest.fixture(scope="module")
-def home(browser: Any, address: str) -> Iterator[Any]:
-    """The home page with its cell, opened once: Python takes its time to load."""
-    with visiting(browser, address) as open_page:
-        yield open_page("index.html")
-
-
-def run(page: Any, note: str = "done") -> str:
-    """Press Run in the first cell, and return what it prints."""
-    page.locator(".cell-run").first.click()
-    page.wait_for_function(f"document.querySelector('.cell-note').textContent === '{note}'", timeout=LOADING)
-    return str(page.locator(".cell-output").first.inner_text())
-
-
-def test_a_cell_runs_in_the_browser(home: Any) -> None:
-    page = home
-    code, built = page.locator(".cell-code").first, page.locator(".cell-output").first.inner_text()
-    first = code.input_value()
-
-    page.evaluate("document.querySelector('.cell-output').textContent = ''")
-    printed = run(page)
-    assert printed.splitlines()[0] == TABLE
-    assert printed == built, "what the build printed is what the browser prints"
-
-    code.fill(
-        "from minipaged.reference.kv_cache_size import bytes_per_token as size\nprint(size(40, 40, 128, 2))"
-    )
-    assert run(page) == "819200"
-
-    code.fill("print('before')\n{}['gone']")
-    assert run(page, "ended with an exception") == "before\nline 2: KeyError: 'gone'"
-    assert "cell-failed" in page.locator(".cell-output").first.get_attribute("class")
-
-    code.fill("name = input('Name? ')")  # the console stays empty: `visiting` looks
-    assert "line 1: RuntimeError: a cell can't ask" in run(page, "ended with an exception")
-
-    code.fill("6 * 7\n'a' + 'b'")
-    assert run(page) == "'ab'", "the value of the last line"
-    code.fill("x = 6 * 7")
-    assert run(page, "done, nothing printed") == ""
-
-    code.fill("print(6 * 7)")
-    assert run(page) == "42"
-    code.fill("while True: pass")
-    page.locator(".cell-run").first.click()
-    page.wait_for_function("document.querySelector('.cell-note').textContent === 'running ...'")
-    assert page.locator(".cell-output").first.inner_text() == "", "what another program printed is gone"
-    assert page.locator(".cell-run").first.inner_text() == "Stop"
-    page.locator(".cell-run").first.click()
-    assert page.locator(".cell-note").first.inner_text() == "stopped"
-    assert page.locator(".cell-run").first.inner_text() == "Run"
-
-    page.locator(".cell-reset").first.click()
-    assert code.input_value() == first
-    assert page.locator(".cell-output").first.inner_text() == built
-    assert run(page) == built, "a stopped Python starts again"
-
-
-def test_a_cell_works_with_the_keyboard_alone(home: Any) -> None:
-    page = home
-    page.locator(".cell-reset").first.click()
-    code = page.locator(".cell-code").first
-    code.focus()
-    page.keyboard.press("Control+Home")
-    page.keyboard.press("Tab")
-    assert code.input_value().startswith("    from ")
-    page.keyboard.press("Escape")
-    page.keyboard.press("Tab")
-    assert page.evaluate("document.activeElement.matches('.cell-run')")
-    page.keyboard.press("Shift+Tab")
-    page.keyboard.press("Control+A")
-    page.keyboard.type("print(6 * 7)")
-    page.keyboard.press("Control+Enter")
-    page.wait_for_function("document.querySelector('.cell-note').textContent === 'done'", timeout=LOADING)
-    assert page.locator(".cell-output").first.inner_text() == "42"
 
 
 def test_a_page_is_accessible(each_kind: Any) -> None:
@@ -488,6 +316,14 @@ def test_a_page_from_a_folder_shows_its_recordings(browser: Any, site: Path) -> 
     page.close()
 
 
+@pytest.mark.parametrize("width, layout", [(1280, "wide"), (390, "narrow")])
+def test_a_picture_takes_the_room_of_its_page(visit: Callable[..., Any], width: int, layout: str) -> None:
+    page = visit("concepts/attention.html", viewport={"width": width, "height": 900})
+    shown = page.locator(".picture svg:visible")
+    assert shown.count() == 1 and layout in shown.get_attribute("class")
+    assert shown.bounding_box()["width"] == pytest.approx(720 if width > 720 else width - 32, abs=8)
+
+
 def test_formulas_are_drawn(visit: Callable[..., Any]) -> None:
     page = visit("concepts/attention.html")
     page.locator(".katex").first.wait_for()
@@ -520,7 +356,7 @@ def test_the_search_finds_the_page_on_the_topic_first(
     assert found in results.first.get_attribute("href")
 
 
-def test_the_home_page_is_light(visit: Callable[..., Any], browser: Any, address: str) -> None:
+def test_the_home_page_is_light(visit: Callable[..., Any]) -> None:
     page = visit("index.html")
     sizes = page.evaluate(
         "[...performance.getEntriesByType('navigation'), ...performance.getEntriesByType('resource')]"

@@ -25,7 +25,7 @@ from minipaged.errors import (
     InvalidRequestError,
     MinipagedError,
 )
-from minipaged.reference.prefix_cache import PrefixChain
+from minipaged.reference.prefix_chain import PrefixChain
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8)
 

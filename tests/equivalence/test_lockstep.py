@@ -33,7 +33,7 @@ from minipaged.reference import copy_on_write as reference_copies
 from minipaged.reference import swap as reference_swap
 from minipaged.reference.allocator import OutOfBlocksError
 from minipaged.reference.block_table import BlockTable, num_blocks_for
-from minipaged.reference.prefix_cache import PrefixChain
+from minipaged.reference.prefix_chain import PrefixChain
 
 NUM_BLOCKS, NUM_HOST_BLOCKS, HEAD_DIM = 10, 6, 1
 BLOCK_SIZE = 4  # with float64 and one layer, a block is 64 bytes

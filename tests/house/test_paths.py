@@ -17,7 +17,9 @@ BARE_NAME = r"(?<![\w/.-])[a-z_0-9]+\.(?:py|md|toml)(?![\w(])"
 PATH = re.compile(f"{IN_A_FOLDER}|{BARE_NAME}")
 MADE_ELSEWHERE = {
     "exercise.py": "the learner's",
+    "handed_in.py": "a learner's, in a teacher's folder",
     "conftest.py": "of pytest",
+    "sitecustomize.py": "of Python",
     "setup.py": "of setuptools",
 }
 

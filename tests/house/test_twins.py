@@ -14,6 +14,7 @@ ONE_SIDED = {
     "reference/contiguous.py": "what paging replaces: the baseline",
     "reference/slot_allocator.py": "where contiguous pieces lie: the baseline",
     "reference/prefix_cache.py": "every engine keeps its prefix cache on the host",
+    "reference/prefix_chain.py": "every engine hashes prefixes on the host",
     "reference/allocator.py::OutOfBlocksError": "a device can't raise: it says how many are missing",
     "kernels/allocator.py::Freed": "what a device says of a free, as tensors",
     "kernels/beam_search.py::Reordered": "what a device says of its beams, as tensors",

@@ -8,7 +8,7 @@ be listed below with the reason why no test can tell it from the key. `make muta
 from __future__ import annotations
 
 import ast
-import importlib.util
+import importlib
 import json
 import shutil
 import subprocess
@@ -63,31 +63,30 @@ def mutate(lesson: Lesson) -> tuple[int, list[str]]:
         for name in ("minipaged", "reference", "kernels", "lessons"):
             ignore = shutil.ignore_patterns("__pycache__", ".*")
             shutil.copytree(ROOT / name, tree / name, symlinks=True, ignore=ignore)
-        module = (tree / key_path(lesson)).resolve()
+        modules = [str((tree / path).resolve()) for path in key_paths(lesson)]
         python = (
             f'"{sys.executable}" -B -m pytest -q -x -p no:cacheprovider -p no:xdist -p no:hypothesispytest'
         )
         (tree / "config.toml").write_text(
             "[cosmic-ray]\n"
-            f'module-path = "{module}"\n'
+            f"module-path = {json.dumps(modules)}\n"
             "timeout = 60.0\n"
             "excluded-modules = []\n"
-            f"test-command = '{python} lessons/{lesson.folder} --solutions'\n"
+            f"test-command = '{python} lessons/{lesson.folder} --solutions --same-process'\n"
             "[cosmic-ray.distributor]\n"
             'name = "local"\n'
         )
         session = tree / "session.sqlite"
         cosmic_ray(tree, "init", "config.toml", str(session))
-        leave_out(session, lesson, module.read_text())
+        leave_out(session, lesson)
         cosmic_ray(tree, "exec", "config.toml", str(session))
         return count(session)
 
 
-def key_path(lesson: Lesson) -> Path:
-    """Where the module that answers a lesson is, from the root."""
-    spec = importlib.util.find_spec(lesson.key)
-    assert spec is not None and spec.origin is not None
-    return Path(spec.origin).resolve().relative_to(ROOT)
+def key_paths(lesson: Lesson) -> list[Path]:
+    """Where the modules that answer a lesson are, from the root."""
+    modules = [importlib.import_module(key) for key in lesson.keys]
+    return [Path(str(module.__file__)).resolve().relative_to(ROOT) for module in modules]
 
 
 def cosmic_ray(tree: Path, *arguments: str) -> None:
@@ -99,12 +98,12 @@ def cosmic_ray(tree: Path, *arguments: str) -> None:
         raise RuntimeError(done.stdout + done.stderr)
 
 
-def leave_out(session: Path, lesson: Lesson, source: str) -> None:
+def leave_out(session: Path, lesson: Lesson) -> None:
     """Mark as skipped what lies outside of the functions to be written, or in a message or a type hint."""
-    inside, outside = ranges(ast.parse(source), lesson)
     with use_db(str(session), mode=WorkDB.Mode.open) as db:
         for item in list(db.work_items):
             (mutation,) = item.mutations
+            inside, outside = ranges(str(mutation.module_path), lesson)
             start, stop = mutation.start_pos, mutation.end_pos
             within = any(low <= start and stop <= high for low, high in inside)
             if not within or any(low <= start and stop <= high for low, high in outside):
@@ -114,10 +113,10 @@ def leave_out(session: Path, lesson: Lesson, source: str) -> None:
 Range = tuple[tuple[int, int], tuple[int, int]]
 
 
-def ranges(tree: ast.Module, lesson: Lesson) -> tuple[list[Range], list[Range]]:
-    """Where mutants are wanted, and where within that they are not; rows from 1, columns from 0."""
+def ranges(module: str, lesson: Lesson) -> tuple[list[Range], list[Range]]:
+    """Where in a file mutants are wanted, and where within that they are not; rows from 1, columns from 0."""
     inside, outside = [], []
-    for name, node in functions(tree):
+    for name, node in functions(ast.parse(Path(module).read_text())):
         if name in lesson.write + BEHIND.get(lesson.folder, []):
             inside.append(extent(node))
             hints = [argument.annotation for argument in ast.walk(node) if isinstance(argument, ast.arg)]

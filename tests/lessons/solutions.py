@@ -15,6 +15,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import tomllib
 from dataclasses import dataclass
@@ -57,8 +58,11 @@ def solutions(kind: str, lesson: Lesson) -> list[Solution]:
 
 
 def key_text(lesson: Lesson) -> str:
-    """The text of a lesson's answer key."""
-    return Path(str(lesson.answer().__file__)).read_text()
+    """The text of a lesson's answer key: the keys of its parts as one file, without imports of each other."""
+    modules = [importlib.import_module(key) for key in lesson.keys]
+    first, *others = [Path(str(module.__file__)).read_text() for module in modules]
+    names = "|".join(["__future__", *(rf"\.{key.rpartition('.')[2]}" for key in lesson.keys)])
+    return first + "".join(re.sub(rf"^from ({names}) import .*\n", "", text, flags=re.M) for text in others)
 
 
 def edited(text: str, edit: str, name: str) -> str:

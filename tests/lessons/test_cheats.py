@@ -40,7 +40,7 @@ CHEATS = {
     "exit in an answer": (answering("        __import__('os')._exit(0)"), "ended the process that grades"),
     "key import": (
         "from minipaged.reference.allocator import *\n",
-        r"got the library's own BlockAllocator.allocate why it is the answer key",
+        r"got the library's own BlockAllocator.allocate why that is the answer key",
     ),
     "gc": (
         START
@@ -48,7 +48,9 @@ CHEATS = {
         + "for f in gc.get_objects():\n"
         + "    if isinstance(f, types.FunctionType) and f.__name__.startswith('test_'):\n"
         + "        f.__code__ = (lambda exercise: None).__code__\n",
-        r"called gc.get_objects, which finds the grader's own objects.*gc.py:91",
+        r"called gc.get_objects, which finds the grader's own objects.*gc.py:"
+        + str(START.count("\n") + 3)
+        + r"",
     ),
     "code of the tests": (
         START
@@ -57,7 +59,7 @@ CHEATS = {
         + "    for name, f in list(vars(m).items()):\n"
         + "        if name.startswith('test_') and hasattr(f, '__code__'):\n"
         + "            f.__code__ = (lambda exercise: None).__code__\n",
-        "exchanged the code of test_blocks_come_from_the_top_of_the_stack",
+        "replaced the code of test_blocks_come_from_the_top_of_the_stack",
     ),
     "monkeypatching pytest": (
         START
@@ -67,22 +69,22 @@ CHEATS = {
         + "    call.excinfo = None\n"
         + "    return real(item, call)\n"
         + "TestReport.from_item_and_call = passed\n",
-        "exchanged _pytest.reports.TestReport.from_item_and_call, a part of the grader",
+        "replaced _pytest.reports.TestReport.from_item_and_call, a part of the grader",
     ),
     "monkeypatching the checks": (
         START + "\nimport minipaged.course.checks\nminipaged.course.checks.check = lambda *a: None\n",
-        "exchanged minipaged.course.checks.check, a part of the grader",
+        "replaced minipaged.course.checks.check, a part of the grader",
     ),
     "reading the key": (
         "import minipaged.reference, pathlib\n"
         "key = pathlib.Path(minipaged.reference.__path__[0], 'allocator.py').read_text()\n"
         "exec(key.replace('from .', 'from minipaged.reference.'))\n",
-        r"read \S*allocator.py, a file of the library that answers the lesson .*key.py:2",
+        r"read \S*allocator.py, a file of the answer key .*key.py:2",
     ),
     "a second copy of the key": (
         "import importlib, minipaged.reference.allocator as key\n"
         "BlockAllocator = importlib.reload(key).BlockAllocator\n",
-        r"read \S*allocator\S*.pyc?, a file of the library",
+        r"read \S*allocator\S*.pyc?, a file of the answer key",
     ),
     "writing among the records": (
         START
@@ -100,9 +102,9 @@ CHEATS = {
         answering("        import sys; sys.setrecursionlimit(10**9); return self.allocate(num_blocks)"),
         "got RecursionError: maximum recursion depth exceeded",
     ),
-    "recursion in C": (
+    "a crash in C": (
         answering("        import ctypes; ctypes.string_at(0)"),
-        "ended the process that grades with SIGSEGV",
+        "ended the process that grades with SIGSEGV: a crash in native code",
     ),
     "endless output": (
         answering("        while True: print('x' * 1000)"),
@@ -116,8 +118,36 @@ CHEATS = {
         START
         + "\nimport sys, types\n"
         + "sys.modules['minipaged.course.checks'] = types.ModuleType('minipaged.course.checks')\n",
-        "exchanged sys.modules.minipaged.course.checks, a part of the grader",
+        "replaced sys.modules.minipaged.course.checks, a part of the grader",
     ),
+    "forged records": (
+        START
+        + "\nimport json\n"
+        + "dumps = json.dumps\n"
+        + "def passed(record):\n"
+        + "    if 'report' in record:\n"
+        + "        record['report'].update(outcome='passed', failure=None, longrepr=None)\n"
+        + "    return dumps(record)\n"
+        + "json.dumps = passed\n",
+        "replaced json.dumps, a part of the grader",
+    ),
+    "records without content": (
+        START + "\nimport json\njson.dumps = lambda record: '{}'\n",
+        "changed the grader's records",
+    ),
+    "the key by another name": (
+        "import sys\n"
+        f"sys.path.insert(0, {str(COURSE.root.parent)!r})\n"
+        "from reference.allocator import BlockAllocator\n",
+        r"read \S*allocator\S*, a file of the answer key .*name.py:3",
+    ),
+    "rewriting the tests": (
+        START + f"\nopen({str(next(LESSON.path.glob('test_*.py')))!r}, 'a').close()\n",
+        r"wrote to \S*test_allocator.py",
+    ),
+    "an interrupt": (answering("        raise KeyboardInterrupt"), "raised KeyboardInterrupt"),
+    "a signal": (START + "\nimport os\nos.kill(os.getppid(), 15)\n", "sent a signal"),
+    "builtins": (START + "\nimport builtins\nbuiltins.len = lambda *a: 3\n", "the exercise "),
     "another process": (
         START + "\nimport subprocess\nsubprocess.run(['cat', '/dev/null'])\n",
         "started another process",
@@ -144,6 +174,32 @@ def test_a_file_that_would_be_run_unasked_is_refused(tmp_path: Path, name: str) 
     assert code == 4 and f"{name}: only the exercise is graded, remove this file" in printed
 
 
+UNUSUAL = """
+import inspect, platform, sys, traceback
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+
+import helper
+
+traceback.print_stack()
+print(inspect.stack()[0].function, platform.platform(), helper.value)
+sys.setrecursionlimit(10**6)
+with ThreadPoolExecutor(2) as pool:
+    assert list(pool.map(abs, [-1])) == [1]
+with open("/dev/null", "a") as log:
+    log.write("a log")
+"""
+
+
+def test_a_right_answer_may_do_more_than_answer(tmp_path: Path) -> None:
+    """It may look at the stack, import a module beside it, write a log and use threads that end."""
+    (tmp_path / "helper.py").write_text("value = 7\n")
+    file = tmp_path / "mine.py"
+    file.write_text(f"{KEY}\n{UNUSUAL}")
+    code, printed = grade(file)
+    assert code == 0, printed
+
+
 def test_the_key_is_withheld_only_while_its_own_lesson_is_graded(tmp_path: Path) -> None:
     """Lesson 5 uses the library's allocator, and so may its exercise."""
     lesson = COURSE.find("5")
@@ -152,6 +208,19 @@ def test_the_key_is_withheld_only_while_its_own_lesson_is_graded(tmp_path: Path)
     command = [sys.executable, "-m", "pytest", str(lesson.path), f"--submission={file}"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert ended.returncode == 0, ended.stdout
+
+
+def test_modules_are_those_of_the_process_that_runs_pytest(tmp_path: Path) -> None:
+    """They come from the same folders, as on a PYTHONPATH; a sitecustomize.py there is not run."""
+    (tmp_path / "sitecustomize.py").write_text("raise SystemExit(3)\n")
+    (tmp_path / "beside.py").write_text("")
+    mine = tmp_path / "handed_in" / "mine.py"
+    mine.parent.mkdir()
+    mine.write_text(f"{KEY}\nimport beside\n")
+    arguments = [str(LESSON.path), f"--submission={mine}", "-p", "no:cacheprovider"]
+    code = f"import sys, pytest\nsys.path.insert(0, {str(tmp_path)!r})\nsys.exit(pytest.main({arguments}))\n"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
 
 
 def test_the_points_of_each_check_are_written(tmp_path: Path) -> None:
@@ -173,41 +242,20 @@ def test_the_points_of_each_check_are_written(tmp_path: Path) -> None:
     assert int(suite.attrib["failures"]) == lesson["of"] - lesson["points"]
 
 
-def test_with_all_the_lessons_behind_a_cheat_are_graded_too(tmp_path: Path) -> None:
-    """In a course of its own, whose lesson 1 ends the process."""
-    copy = tmp_path / "lessons"
+def test_with_all_the_lessons_around_a_cheat_are_graded_once(tmp_path: Path) -> None:
+    """In a course of its own, whose lesson 2 ends the process."""
+    copy, points = tmp_path / "lessons", tmp_path / "points.json"
     made = [str(Path(sys.executable).with_name("minipaged")), "lessons", "copy", str(copy)]
     subprocess.run(made, check=True, capture_output=True)
-    for number in ("1", "2"):
-        lesson = COURSE.find(number)
-        text = as_submission(lesson, key_text(lesson)) + (
-            "\nimport os\nos._exit(0)\n" if number == "1" else ""
-        )
-        (copy / lesson.folder / "exercise.py").write_text(text)
-    folders = [str(copy / COURSE.find(number).folder) for number in ("1", "2")]
-    command = [sys.executable, "-m", "pytest", "--all", *folders]
+    lessons = COURSE.lessons[:3]
+    for lesson in lessons:
+        ending = "\nimport os\nos._exit(0)\n" if lesson.number == 2 else ""
+        (copy / lesson.folder / "exercise.py").write_text(as_submission(lesson, key_text(lesson)) + ending)
+    folders = [str(copy / lesson.folder) for lesson in lessons]
+    command = [sys.executable, "-m", "pytest", "--all", f"--json={points}", *folders]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=copy)
     assert ended.returncode == 1
-    assert "✗  1" in ended.stdout and "✓  2" in ended.stdout, ended.stdout
-
-
-def test_an_edit_of_the_same_second_and_length_is_graded_as_it_is(tmp_path: Path) -> None:
-    """Bytecode in a cache is known by the second and the length of its text."""
-    from minipaged.course.exercise import load_exercise
-
-    file = tmp_path / "mine.py"
-    for value in (1, 2, 3):
-        file.write_text(f"answer = {value}\n")
-        assert load_exercise(file).answer == value
-
-
-def test_unsolved_lessons_import_no_torch() -> None:
-    """Only what is graded is imported: the first lesson that is not started ends a run."""
-    code = (
-        "import sys, pytest\n"
-        f"pytest.main([{str(COURSE.root)!r}, '--same-process', '-p', 'no:cacheprovider'])\n"
-        "print('imported:', sorted({'torch', 'triton', 'numba', 'numpy'} & set(sys.modules)))\n"
-    )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "imported: []" in ended.stdout, ended.stdout + ended.stderr
-    assert ended.stdout.count("\n") < 60
+    one, two, three = (len(lesson.test_functions()) for lesson in lessons)
+    told = [(lesson["solved"], lesson["points"], lesson["of"]) for lesson in json.loads(points.read_text())]
+    assert told == [(True, one, one), (False, 0, two), (True, three, three)]
+    assert f"0 of {two} checks pass" in ended.stdout

@@ -217,7 +217,10 @@ def test_a_toy_launch_outside_of_its_arrays_is_told_with_what_was_touched():
         )
     assert error.value.tried == "far" and error.value.got == "program (0) read source[5], which has 4 entries"
     assert error.value.why == f"why: {error.value.got}"
-    assert last_attempt() == ("far", "why: ")
+    tried, why = last_attempt()
+    assert tried == "far" and callable(why)
+    assert why(ValueError("another error")) == "", "`why` is told for an access outside of the arrays only"
+    assert "single boolean" in why(ValueError("mask has unsupported dtype"))
 
 
 def test_a_drawing_fits_its_width_and_leaves_nothing_out():
@@ -268,7 +271,9 @@ def test_threads_of_a_simulated_kernel_are_recorded_by_block_and_thread():
 
 
 def test_threads_are_drawn_by_number_in_whatever_order_they_ran():
-    recorded = memory_map.Recording(shapes={"target": (3,)}, kernel="_move_row")
+    recorded = memory_map.Recording()
+    recorded.begin("_move_row")
+    recorded.add_argument("target", np.zeros(3))
     for thread in (10, 2, 0):
         recorded.note(f"block 0, thread {thread}", "wrote", "target", [(thread % 3,)])
     rows = draw(recorded, "target").splitlines()[2:]

@@ -313,6 +313,16 @@ def test_what_makes_no_sense_is_refused():
     assert cache.allocator.free_pieces() == [(0, 64)]
 
 
+def test_a_piece_is_where_the_allocator_put_it():
+    cache = ContiguousCache(FirstFitAllocator(16), oracle)
+    cache.admit("a", 2, 5, 16)
+    cache.admit("b", 1, 7, 16)
+    assert (cache.piece("a"), cache.piece("b")) == (Piece(0, 5), Piece(5, 7))
+    cache.free("a")
+    with pytest.raises(ValueError, match="request 'a' has no piece"):
+        cache.piece("a")
+
+
 def test_a_request_that_does_not_fit_takes_nothing():
     cache = ContiguousCache(BuddyAllocator(64), maximum)
     cache.admit("a", 1, 2, 40)  # rounded to 64

@@ -12,7 +12,8 @@ import pytest
 from minipaged.reference.allocator import BlockAllocator, OutOfBlocksError
 from minipaged.reference.block_table import BlockTable
 from minipaged.reference.copy_on_write import copy_blocks, copy_on_write, independent_copies
-from minipaged.reference.prefix_cache import PrefixCache, PrefixChain
+from minipaged.reference.prefix_cache import PrefixCache
+from minipaged.reference.prefix_chain import PrefixChain
 
 BLOCK_SIZE = 4
 

@@ -17,7 +17,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from minipaged.course.checks import TensorItem
 from minipaged.reference.allocator import BlockAllocator, OutOfBlocksError
-from minipaged.reference.prefix_cache import HashFunction, PrefixCache, PrefixChain, chain_hash
+from minipaged.reference.prefix_cache import PrefixCache
+from minipaged.reference.prefix_chain import HashFunction, PrefixChain, chain_hash
 
 BLOCK_SIZE = 4
 

@@ -17,7 +17,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from minipaged.course.checks import TensorItem
 from minipaged.reference.allocator import BlockAllocator, OutOfBlocksError
 from minipaged.reference.block_table import BlockTable
-from minipaged.reference.prefix_cache import PrefixCache, PrefixChain
+from minipaged.reference.prefix_cache import PrefixCache
+from minipaged.reference.prefix_chain import PrefixChain
 from minipaged.reference.swap import swap_blocks, swap_in, swap_out
 
 Swap = Callable[..., list[tuple[int, int]]]

@@ -71,5 +71,5 @@
     return list.children;
   }
 
-  globalThis.minipagedCells = { h, setText, paint, slotsOf, stripes, fit };
+  globalThis.minipagedStrips = { h, setText, paint, slotsOf, stripes, fit };
 })();

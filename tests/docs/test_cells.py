@@ -1,0 +1,246 @@
+"""Cells of Python on the site's pages: what the build prints, and what a browser does when Run is pressed."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from html import unescape
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+BUILD = Path(__file__).parents[2] / "docs" / "_build"
+TABLE = "BlockTable(block_size=4, blocks=[11, 12], num_tokens=6) one of its slots: 49"
+LOADING = 60_000  # milliseconds, for 13 MB of Python to be compiled on a busy machine
+FIRST_OUTPUT = 3  # seconds, once Python has started
+
+
+# ---------------------------------------------------------------------- in the build
+
+
+@pytest.fixture(scope="module")
+def cells() -> ModuleType:
+    """docs/_build/cells.py as a module."""
+    sys.path.insert(0, str(BUILD))
+    spec = spec_from_file_location("site_cells", BUILD / "cells.py")
+    assert spec and spec.loader
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_cell_prints_when_built_what_it_prints_and_stays_as_it_was_written(cells: ModuleType) -> None:
+    code = 'text = "<b> & **bold** _it_ `x` [a](b) \\n"\n\nprint(6 * 7, text)\n1 / 0\n'
+    made = cells.cell(code)
+    area, output = re.findall(r"<(?:textarea|pre)[^>]*>(.*?)</(?:textarea|pre)>", made)
+    assert unescape(area) == code.rstrip()
+    printed, red = re.fullmatch(r'(.*)<span class="cell-error">(.*)</span>', output).groups()  # type: ignore[union-attr]
+    assert unescape(printed) == "42 <b> & **bold** _it_ `x` [a](b) \n\n"
+    assert unescape(red) == "line 4: ZeroDivisionError: division by zero"
+    numbers = re.findall(r"<span( class=\"cell-wrong\")?>(\d)</span>", made)
+    assert [(number, bool(wrong)) for wrong, number in numbers] == [
+        ("1", False), ("2", False), ("3", False), ("4", True),
+    ]  # fmt: skip
+    assert "\n" not in made, "a blank line would end the HTML, as Markdown has it"
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("def f():\n    return 1 / 0\n\nf()", ("line 2: ZeroDivisionError: division by zero", 2)),
+        ("x = 1\nraise SystemExit(3)", ("line 2: SystemExit: 3", 2)),
+        ("None", ("", 0)),
+        (
+            "import statistics\nstatistics.mode([])",
+            ("line 2: statistics.StatisticsError: no mode for empty data", 2),
+        ),
+        ("x = 1\ny = (", ("line 2: SyntaxError: '(' was never closed", 2)),
+        ("1\neval('(')", ("line 2: SyntaxError: '(' was never closed", 2)),
+        ("while True: print('again')", ("line 1: RuntimeError: a cell prints 50,000 characters at most", 1)),
+    ],
+)
+def test_a_cell_says_where_it_failed(cells: ModuleType, code: str, told: tuple[str, int]) -> None:
+    """In the cell's own code, also where the exception comes out of a library."""
+    assert cells.outputs.of_cell(code)[1:] == told
+
+
+def test_what_was_printed_before_an_error_stays(cells: ModuleType) -> None:
+    assert cells.outputs.of_cell("print('before')\n{}['gone']")[0] == "before\n"
+
+
+# ---------------------------------------------------------------------- in a browser
+
+
+@pytest.fixture(scope="module")
+def home(visiting: Callable[[], Any]) -> Iterator[Any]:
+    """The home page with its cell, opened once: Python takes its time to load."""
+    with visiting() as open_page:
+        yield open_page("index.html")
+
+
+def wait_for_note(page: Any, note: str) -> None:
+    page.wait_for_function(f"document.querySelector('.cell-note').textContent === '{note}'", timeout=LOADING)
+
+
+def wait_for_output(page: Any, text: str) -> None:
+    page.wait_for_function(
+        f"document.querySelector('.cell-output').textContent.includes('{text}')", timeout=LOADING
+    )
+
+
+def output(page: Any) -> str:
+    return str(page.locator(".cell-output").first.inner_text())
+
+
+def run(page: Any, note: str = "done") -> str:
+    """Press Run in the first cell, and return what it prints."""
+    page.locator(".cell-run").first.click()
+    wait_for_note(page, note)
+    return output(page)
+
+
+def numbers(page: Any) -> tuple[list[str], list[str]]:
+    """The numbers of the first cell's lines, and those that are red."""
+    lines = page.locator(".cell-lines").first
+    return lines.locator("span").all_inner_texts(), lines.locator(".cell-wrong").all_inner_texts()
+
+
+def test_a_cell_runs_in_the_browser(home: Any) -> None:
+    page = home
+    code, built = page.locator(".cell-code").first, output(page)
+    first = code.input_value()
+
+    page.evaluate("document.querySelector('.cell-output').textContent = ''")
+    printed = run(page)
+    assert printed.splitlines()[0] == TABLE
+    assert printed == built, "what the build printed is what the browser prints"
+
+    code.fill(
+        "from minipaged.reference.kv_cache_size import bytes_per_token as size\nprint(size(40, 40, 128, 2))"
+    )
+    assert run(page) == "819200"
+
+    code.fill("name = input('Name? ')")  # the console stays empty: `visiting` looks
+    assert "line 1: RuntimeError: a cell can't ask" in run(page, "ended with an exception")
+
+    code.fill("6 * 7\n'a' + 'b'")
+    assert run(page) == "'ab'", "the value of the last line"
+    code.fill("x = 6 * 7")
+    assert run(page, "done, nothing printed") == ""
+
+    page.locator(".cell-reset").first.click()
+    assert code.input_value() == first
+    assert output(page) == built
+
+
+def test_an_error_is_red_and_names_its_line(home: Any) -> None:
+    page = home
+    page.locator(".cell-code").first.fill("print('before')\n{}['gone']\nprint('after')")
+    assert numbers(page) == (["1", "2", "3"], [])
+    assert run(page, "ended with an exception") == "before\nline 2: KeyError: 'gone'"
+    assert page.locator(".cell-error").first.inner_text() == "line 2: KeyError: 'gone'"
+    assert numbers(page) == (["1", "2", "3"], ["2"])
+    red, black = (
+        page.evaluate(f"getComputedStyle(document.querySelector('{part}')).color")
+        for part in (".cell-error", ".cell-output")
+    )
+    assert red == page.evaluate("getComputedStyle(document.querySelector('.cell-wrong')).color") != black
+
+    page.locator(".cell-code").first.fill("print('right')")
+    assert numbers(page) == (["1"], []), "what is written now is not wrong yet"
+    assert run(page) == "right"
+
+
+def test_what_an_endless_loop_printed_stays_when_it_is_stopped(home: Any) -> None:
+    page = home
+    page.locator(".cell-code").first.fill(
+        "print('before', end='')\nprint(' the loop')\nwhile True:\n    pass"
+    )
+    page.locator(".cell-run").first.click()
+    wait_for_output(page, "before the loop")
+    assert page.locator(".cell-note").first.inner_text() == "running ..."
+    assert page.locator(".cell-run").first.inner_text() == "Stop"
+    page.locator(".cell-run").first.click()
+    assert page.locator(".cell-note").first.inner_text() == "stopped"
+    assert page.locator(".cell-run").first.inner_text() == "Run"
+    assert output(page) == "before the loop"
+
+    page.locator(".cell-code").first.fill("print(6 * 7)")
+    assert run(page) == "42", "a stopped Python starts again"
+
+
+def test_a_loop_that_prints_for_ever_ends_by_itself(home: Any) -> None:
+    page = home
+    page.locator(".cell-code").first.fill("while True:\n    print('again')")
+    printed = run(page, "ended with an exception")
+    assert printed.startswith("again\nagain\n")
+    assert printed.endswith("line 2: RuntimeError: a cell prints 50,000 characters at most")
+
+
+def test_python_starts_once_a_visit(visit: Callable[..., Any]) -> None:
+    page = visit("concepts/kv_cache.html", viewport={"width": 1280, "height": 900})
+    started: list[str] = []
+    page.on("worker", lambda worker: started.append(worker.url))
+    assert "OPT-13B" in run(page)
+    page.evaluate("window.sameVisit = true")
+
+    page.locator(".md-content a[href$='preemption.html']").first.click()
+    page.wait_for_function("document.querySelector('h1').textContent.startsWith('Preemption')")
+    page.wait_for_function("document.querySelector('.block-view .bv-now')", timeout=LOADING)
+    page.evaluate("document.querySelector('.cell-output').textContent = ''")
+    begun = time.monotonic()
+    page.locator(".cell-run").first.click()
+    wait_for_output(page, "tables:")
+    assert time.monotonic() - begun < FIRST_OUTPUT
+    assert page.evaluate("window.sameVisit"), "the page was swapped, not loaded"
+    assert page.title().startswith("Preemption")
+    assert len([url for url in started if "cell_worker" in url]) == 1
+
+    page.go_back()
+    page.wait_for_function("document.querySelector('h1').textContent.startsWith('The KV cache')")
+    page.locator(".katex").first.wait_for()
+    assert page.evaluate("document.querySelectorAll('.arithmatex:not(:has(.katex))').length") == 0
+    assert "OPT-13B" in run(page)
+    assert len([url for url in started if "cell_worker" in url]) == 1
+
+
+def test_a_cell_that_is_left_stops(visit: Callable[..., Any]) -> None:
+    page = visit("concepts/kv_cache.html", viewport={"width": 1280, "height": 900})
+    page.locator(".cell-code").first.fill("print('busy')\nwhile True: pass")
+    page.locator(".cell-run").first.click()
+    wait_for_output(page, "busy")
+    page.locator(".md-content a[href$='preemption.html']").first.click()
+    page.wait_for_function("document.querySelector('h1').textContent.startsWith('Preemption')")
+    assert "tables:" in run(page)
+
+
+def test_a_cell_works_with_the_keyboard_alone(home: Any) -> None:
+    page = home
+    page.locator(".cell-reset").first.click()
+    code = page.locator(".cell-code").first
+    code.focus()
+    page.keyboard.press("Control+Home")
+    page.keyboard.press("Tab")
+    assert code.input_value().startswith("    from ")
+    page.keyboard.press("Escape")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.matches('.cell-run')")
+    page.keyboard.press("Shift+Tab")
+    page.keyboard.press("Control+A")
+    page.keyboard.type("print(6 * 7)")
+    page.keyboard.press("Control+Enter")
+    wait_for_note(page, "done")
+    assert output(page) == "42"
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in (BUILD.parent / "concepts").glob("[!i]*.md")))
+def test_a_concept_has_a_cell_within_two_screens(visit: Callable[..., Any], name: str) -> None:
+    page = visit(f"concepts/{name}.html", viewport={"width": 1280, "height": 900})
+    if page.locator(".block-view").count():
+        page.locator(".bv-now").first.wait_for()
+    assert page.locator(".cell").first.bounding_box()["y"] < 2 * 900
