@@ -101,7 +101,7 @@ def recompute() -> str:
 def swap() -> str:
     """The same pool, with host memory to move to."""
     llm = LLM(
-        block_size=4, num_blocks=14, enable_prefix_caching=False, preemption_mode="swap", swap_space="4MiB"
+        block_size=4, num_blocks=14, enable_prefix_caching=False, preemption_mode="swap", swap_space="2MiB"
     )
     return record(llm, [(chr(65 + i), q, greedy(14), 0) for i, q in enumerate(QUESTIONS[:3])])
 

@@ -203,7 +203,7 @@
       const cells = fit(list, count);
       const isStrips = hasSlots && count <= MOST_STRIPS;
       list.dataset.size = isStrips ? "large" : count <= 256 ? "medium" : "small";
-      const columns = count <= 16 ? 1 : count <= 40 ? 2 : 3;
+      const columns = count <= 16 && !ui.hostPool ? 1 : count <= 40 ? 2 : 3;
       list.style.setProperty("--bv-rows", Math.ceil(count / columns));
       list.style.setProperty("--bv-columns", columns);
       list.dataset.columns = columns;
