@@ -9,7 +9,7 @@
   const { plural } = globalThis.minipagedReplay;
   const { h } = globalThis.minipagedStrips;
   const SPEEDS = [0.5, 1, 2, 5, 10, 20]; // steps a second
-  const [LANE, ROW, CAPTION] = [34, 26, 24]; // pixels: as in block_view.css
+  const [LANE, ROW, CAPTION] = [34, 26, 26]; // pixels: as in block_view.css
   const [LEAST, MOST] = [220, 560]; // pixels of the lists of requests
   const GHOSTS = 6;
   const LEGEND = [

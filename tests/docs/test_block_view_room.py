@@ -111,14 +111,17 @@ def test_a_scene_fits_the_screen_and_keeps_its_height(
         const root = document.querySelector(".block-view");
         const high = (name) => root.querySelector(name).offsetHeight;
         const heights = new Set();
+        const lanes = root.querySelector(".bv-lanes");
+        let hidden = 0;
         for (let step = 1; step <= Number(root.querySelector("input").max); step++) {
             root.blockView.goto(step);
             heights.add(root.offsetHeight);
+            hidden = Math.max(hidden, lanes.scrollHeight - lanes.clientHeight);
         }
-        return [[...heights], [high(".bv-body"), high(".bv-main"), high(".bv-side")]];
+        return [[...heights], [high(".bv-body"), high(".bv-main"), high(".bv-side"), hidden]];
     }""")
-    body, tables, pool = parts
-    assert len(heights) == 1
+    body, tables, pool, hidden = parts
+    assert len(heights) == 1 and hidden == 0, "all tables are in sight at every step"
     if size is LAPTOP:
         assert body < heights[0] <= 900
     else:

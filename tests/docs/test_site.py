@@ -292,6 +292,12 @@ def grave(page: Any, options: str) -> list[tuple[str, list[Any], str]]:
     ]
 
 
+def test_a_page_with_a_recording_has_the_width_for_it(visit: Callable[..., Any]) -> None:
+    page = visit("concepts/copy_on_write.html", viewport={"width": 1280, "height": 900})
+    assert page.locator(".block-view").bounding_box()["width"] > 900
+    assert page.locator(".md-sidebar--secondary").is_hidden()
+
+
 def test_the_block_view_on_a_page_steps_to_a_copy(visit: Callable[..., Any]) -> None:
     page = visit("concepts/copy_on_write.html")
     view = page.locator(".block-view")
