@@ -151,7 +151,7 @@ def on_page_markdown(markdown: str, page: Page, config: Any, files: Files) -> st
     _tell_progress(page, files)
     here = Here(page)
     page.meta.setdefault("description", summary(markdown))
-    if re.search(r"^\{\{ (twins|lessons|trace)", markdown, re.MULTILINE):
+    if re.search(r"^\{\{ (twins|lessons|trace)\b", markdown, re.MULTILINE):
         page.meta.setdefault("hide", []).append("toc")  # two columns, and a wide table, need the room
     markdown = CELL.sub(lambda match: cells.cell(match[1]), markdown)
     markdown = RUN.sub(lambda match: here.script(match[1]), markdown)
