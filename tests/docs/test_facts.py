@@ -128,10 +128,8 @@ def test_later_requests_of_the_prefix_trace_find_one_block() -> None:
     text = page("concepts/prefix_cache.md")
     for name in "BCD":
         assert (admitted[name]["blocks"][0], admitted[name]["tokens"]) == (first, run["block_size"])
-    assert (
-        f"B, C and D begin with the same prompt, and find physical block {first} with its first 8 tokens"
-        in text
-    )
+    words = f"B, C and D begin with the same prompt, and find physical block {first} with its first 8 tokens"
+    assert words in text
     assert run["block_size"] == 8
 
 

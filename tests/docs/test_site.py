@@ -81,6 +81,13 @@ def test_no_page_loads_anything_from_elsewhere(site: Path) -> None:
     assert not re.search(r"url\([\"']?(https?:)?//", (site / "assets" / "site.css").read_text())
 
 
+@pytest.mark.parametrize("name", ["lessons", "concepts/beam_search", "concepts/attention"])
+def test_a_page_that_needs_the_room_has_no_table_of_contents(site: Path, name: str) -> None:
+    """A wide table, the block view and twins."""
+    text = (site / f"{name}.html").read_text()
+    assert re.search(r'data-md-type="toc"\s+hidden', text)
+
+
 def test_hover_texts_are_in_prose_and_not_in_code(site: Path) -> None:
     text = (site / "concepts" / "copy_on_write.html").read_text()
     assert "<abbr title=" in text
