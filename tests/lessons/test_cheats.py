@@ -162,7 +162,8 @@ def test_what_is_no_answer_fails_and_is_named(tmp_path: Path, name: str) -> None
     file.write_text(text)
     code, printed = grade(file, "-x")
     assert code == 1, printed
-    assert re.search(told, printed), printed
+    # A long path is broken anywhere when the report is wrapped.
+    assert re.search(told.replace(" ", ""), printed.replace(" ", "")), printed
     assert "Traceback" not in printed
 
 
