@@ -142,14 +142,12 @@ RUNS: list[Callable[[], str]] = [tour, walkthrough, batching, samples, beams, pr
 
 
 def main(names: list[str]) -> None:
-    """Record the runs named, or all whose trace is not there or older than the sources."""
+    """Record the runs named, or all."""
     outputs.TRACES.mkdir(parents=True, exist_ok=True)
-    fresh = outputs.is_fresh(outputs.TRACES, __file__)
     for run in RUNS:
-        path = outputs.TRACES / f"{run.__name__}.jsonl"
-        if run.__name__ in names or (not names and not (fresh and path.is_file())):
+        if not names or run.__name__ in names:
             print(f"  recording {run.__name__} ...", flush=True)
-            path.write_text(run(), encoding="utf-8")
+            (outputs.TRACES / f"{run.__name__}.jsonl").write_text(run(), encoding="utf-8")
     trace = (outputs.TRACES / "tour.jsonl").read_text(encoding="utf-8")
     written = json.dumps(cards(trace), ensure_ascii=False)
     (outputs.TRACES / "tour.json").write_text(written, encoding="utf-8")

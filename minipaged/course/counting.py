@@ -3,7 +3,7 @@
     pytest -p minipaged.course.counting --count-into=FILE --same-process lessons/03_allocator --solutions
 
 An operation is one instruction of Python's bytecode. It counts if it runs within a call of a function that
-the lesson asks for, in the same file. Built-in functions and other modules don't count.
+the lesson asks for, in the exercise or in the answer key. Built-in functions and other modules don't count.
 """
 
 from __future__ import annotations

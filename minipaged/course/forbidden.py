@@ -65,14 +65,9 @@ class _Watch:
 
     def __init__(self, lesson: Lesson, tests: ModuleType) -> None:
         library, root = _library_folders(), lesson.root.resolve()
-        tests_of_all = map(str, root.glob("*/test_*.py"))
+        tests_of_all = [str(path) for path in root.glob("*/test_*.py")]
         self._keys = {Path(str(importlib.import_module(key).__file__)).resolve() for key in lesson.keys}
-        self._trusted = (
-            *_package_folders(),
-            *library,
-            *map(str, root.glob("*/test_*.py")),
-            platform.__file__,
-        )
+        self._trusted = (*_package_folders(), *library, *tests_of_all, platform.__file__)
         self._kept = (*library, *tests_of_all, *(str(root / name) for name in _FILES_OF_COURSE))
         self._seal = seal(tests)
         self._start = threading.Thread.start

@@ -15,6 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
+from unittest.mock import patch
 
 import pytest
 
@@ -22,7 +23,7 @@ from ..errors import InvalidRequestError
 from .exercise import is_untouched, load_exercise
 from .forbidden import ForbiddenError, watched
 from .manifest import Course, Lesson
-from .options import BY_THEMSELVES
+from .options import BY_THEMSELVES, submission_of
 from .outcome import ExerciseError, Outcome, explain
 from .raised import innermost_line
 from .time_limit import time_limit
@@ -31,9 +32,9 @@ from .withheld import withheld
 _course: pytest.StashKey[Course] = pytest.StashKey()
 _outcomes: pytest.StashKey[dict[str, Outcome]] = pytest.StashKey()
 _first_forbidden: pytest.StashKey[Callable[[], ForbiddenError | None]] = pytest.StashKey()
-ON_FORBIDDEN: pytest.StashKey[Callable[[ForbiddenError], NoReturn]] = (
-    pytest.StashKey()
-)  # what to do about a fault
+_behind: pytest.StashKey[set[Path]] = pytest.StashKey()
+# What to do about a ForbiddenError, if not raise it.
+ON_FORBIDDEN: pytest.StashKey[Callable[[ForbiddenError], NoReturn]] = pytest.StashKey()
 
 # What ends a test without an answer.
 _EARLY_EXITS = (
@@ -47,38 +48,46 @@ _NO_ANSWER = "what ends a test early gives no answer"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Find the course."""
+    """Find the course, and what this run leaves out."""
     config.stash[_course] = Course(config.rootpath)
     config.stash[_outcomes] = {}
+    config.stash[_behind] = _behind_unstarted(config)
+
+
+def _behind_unstarted(config: pytest.Config) -> set[Path]:
+    """Return the folders of the lessons behind the first of this run that isn't started, unless --all."""
+    option, lessons = config.option, config.stash[_course].lessons
+    if option.all or option.solutions or option.submission or option.keyword:
+        return set()
+    named = [Path(str(argument).partition("::")[0]).resolve() for argument in config.args]
+    for number, lesson in enumerate(lessons, start=1):
+        in_this_run = any(lesson.path.resolve().is_relative_to(path) for path in named)
+        if in_this_run and is_untouched(lesson, lesson.exercise_path):
+            return {later.path.resolve() for later in lessons[number:]}
+    return set()
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave out the lessons behind the first that isn't started: they may need torch, and come later."""
-    option = config.option
-    if option.all or option.solutions or option.submission or option.keyword or not collection_path.is_dir():
-        return None
-    named = [Path(str(argument).partition("::")[0]).resolve() for argument in config.args]
-    for lesson in config.stash[_course].lessons:
-        if lesson.path.resolve() == collection_path.resolve():
-            return None
-        in_this_run = any(lesson.path.resolve().is_relative_to(path) for path in named)
-        if in_this_run and is_untouched(lesson, lesson.exercise_path):
-            return collection_path.name in {other.folder for other in config.stash[_course].lessons} or None
-    return None
+    return True if collection_path.resolve() in config.stash[_behind] else None
 
 
 @pytest.fixture(scope="module")
 def exercise(request: pytest.FixtureRequest) -> Iterator[ModuleType]:
     """Import what is graded: the learner's exercise.py, --submission, or with --solutions the answer key."""
     lesson = lesson_of(request)
-    submission = _submission(request.config, lesson)
+    submission = submission_of(request.config, lesson)
     if submission is None:
         yield lesson.answer()
         return
-    with withheld(lesson), watched(lesson, request.module) as first_forbidden:
+    beside = [*sys.path, str(submission.absolute().parent)]  # for modules beside the exercise
+    with (
+        withheld(lesson),
+        patch.object(sys, "path", beside),
+        watched(lesson, request.module) as first_forbidden,
+    ):
         request.config.stash[_first_forbidden] = first_forbidden
         try:
-            sys.path.append(str(submission.absolute().parent))  # for modules beside the exercise
             module = load_exercise(submission)
         except KeyboardInterrupt:
             raise
@@ -88,7 +97,6 @@ def exercise(request: pytest.FixtureRequest) -> Iterator[ModuleType]:
         finally:
             _check_forbidden(request.config)
         yield module
-    sys.path.remove(str(submission.absolute().parent))
     del request.config.stash[_first_forbidden]
 
 
@@ -98,7 +106,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: (lesson_of(item).number, lesson_of(item).part_number(item.path.name)))
     for item in items:
         lesson = lesson_of(item)
-        outcomes.setdefault(lesson.folder, Outcome(lesson, _submission(config, lesson)))
+        outcomes.setdefault(lesson.folder, Outcome(lesson, submission_of(config, lesson)))
     if config.option.submission and len(outcomes) > 1:
         raise pytest.UsageError(f"--submission is for one lesson, not for {', '.join(outcomes)}")
 
@@ -173,7 +181,7 @@ def _leave_out(item: pytest.Item) -> None:
 def _check_forbidden(config: pytest.Config) -> None:
     """Raise ForbiddenError for what the exercise has done, or end this process if it is the grading process.
 
-    An exercise may have exchanged what becomes of an error.
+    An exercise may have replaced what becomes of an error.
     """
     error = config.stash[_first_forbidden]() if _first_forbidden in config.stash else None
     if error is not None and ON_FORBIDDEN in config.stash:
@@ -190,7 +198,7 @@ def _guard(item: pytest.Item) -> Iterator[None]:
         with time_limit(lesson.time_limit):
             yield
     except _EARLY_EXITS as end:
-        if innermost_line([end], _submission(item.config, lesson)) == (None, ""):
+        if innermost_line([end], submission_of(item.config, lesson)) == (None, ""):
             raise
         raise ExerciseError(why=_NO_ANSWER) from end
 
@@ -201,7 +209,3 @@ def lesson_of(item: pytest.Item | pytest.FixtureRequest) -> Lesson:
         return item.config.stash[_course].find(item.path.parent.name)
     except InvalidRequestError:
         raise pytest.UsageError(f"{item.path} is of no lesson: {BY_THEMSELVES}") from None
-
-
-def _submission(config: pytest.Config, lesson: Lesson) -> Path | None:
-    return None if config.option.solutions else Path(config.option.submission or lesson.exercise_path)

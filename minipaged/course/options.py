@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from .manifest import MANIFEST
+from .manifest import MANIFEST, Lesson
 
 BY_THEMSELVES = "the lessons are graded by themselves, without other tests: pytest lessons"
 # Files that Python or pytest would run by themselves. The grading process runs none of them.
@@ -31,6 +31,11 @@ def grades_here(config: pytest.Config) -> bool:
     """Whether pytest's own process grades: for a debugger, or to list the checks."""
     option = config.option
     return bool(option.same_process or option.usepdb or option.trace or option.collectonly)
+
+
+def submission_of(config: pytest.Config, lesson: Lesson) -> Path | None:
+    """Return the file that is graded; None for the answer key."""
+    return None if config.option.solutions else Path(config.option.submission or lesson.exercise_path)
 
 
 def grader_arguments(config: pytest.Config) -> list[str]:

@@ -15,7 +15,14 @@ from ..terminal import visible
 from . import grader, progress
 from .grading_process import GradingError, Record, graded
 from .manifest import Course, Lesson
-from .options import BY_THEMSELVES, check_options, grader_arguments, grades_here, refuse_run_unasked
+from .options import (
+    BY_THEMSELVES,
+    check_options,
+    grader_arguments,
+    grades_here,
+    refuse_run_unasked,
+    submission_of,
+)
 from .options import pytest_addoption as pytest_addoption
 from .outcome import Outcome, forbidden
 from .report import points, report
@@ -35,9 +42,8 @@ class Outcomes:
     def pytest_runtest_logreport(self, report: Any) -> None:
         """Add one report to the results of its lesson."""
         lesson = self._course.find(report.lesson)
-        option = self._config.option
-        submission = None if option.solutions else Path(option.submission or lesson.exercise_path)
-        self.by_folder.setdefault(lesson.folder, Outcome(lesson, submission)).note(report)
+        outcome = Outcome(lesson, submission_of(self._config, lesson))
+        self.by_folder.setdefault(lesson.folder, outcome).note(report)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Count the tests, where pytest's own process grades."""

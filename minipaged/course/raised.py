@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Literal
 
@@ -26,18 +26,14 @@ def innermost_line(errors: Sequence[BaseException], path: Path | None) -> tuple[
 
     errors: as `chain` returns them; the earliest exception decides.
     """
+    is_own = cache(partial(is_file, path=path))  # a deep recursion has thousands of frames of few files
     for error in reversed(errors):
         for frame in reversed(traceback.extract_tb(error.__traceback__)):
-            if is_file(frame.filename, path):
+            if is_own(frame.filename):
                 return frame.lineno, frame.name
     return None, ""
 
 
 def is_file(name: str | None, path: Path | None) -> bool:
     """Whether a file name, as Python has it, is the name of `path`."""
-    return name is not None and path is not None and _resolved(name) == _resolved(str(path))
-
-
-@lru_cache(maxsize=256)  # a deep recursion has thousands of frames
-def _resolved(name: str) -> Path:
-    return Path(name).resolve()
+    return name is not None and path is not None and Path(name).resolve() == path.resolve()

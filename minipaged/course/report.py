@@ -49,17 +49,18 @@ def points(outcomes: list[Outcome]) -> list[dict[str, Any]]:
             "lesson": outcome.lesson.folder,
             "title": outcome.lesson.title,
             "solved": outcome.is_solved,
-            "points": outcome.total.num_passed,
-            "of": outcome.total.num_all,
+            **_points(outcome.total),
             "parts": [
-                {"title": part.title, "points": tally.num_passed, "of": tally.num_all}
-                for part in outcome.lesson.parts
-                for tally in [outcome.of(part.tests)]
+                {"title": part.title, **_points(outcome.of(part.tests))} for part in outcome.lesson.parts
             ],
             "checks": outcome.total.checks,
         }
         for outcome in outcomes
     ]
+
+
+def _points(tally: Tally) -> dict[str, int]:
+    return {"points": tally.num_passed, "of": tally.num_all}
 
 
 def progress_lines(

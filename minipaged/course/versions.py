@@ -13,13 +13,18 @@ from .manifest import Lesson
 
 
 def function_of(module: ModuleType, name: str) -> Any:
-    """Return the plain function behind a name such as `slot_mapping` or `BlockTable.append`.
+    """Return the plain function behind a name, also that of a Triton or Numba kernel."""
+    member = member_of(module, name)
+    return inspect.unwrap(getattr(member, "fn", member))
 
-    The name may stand for a property, a Triton or Numba kernel, or a function in a wrapper.
+
+def member_of(module: ModuleType, name: str) -> Any:
+    """Return what a name such as `slot_mapping` or `BlockTable.append` stands for: a function or a kernel.
+
+    A property stands for its function, and a wrapper for what it wraps.
     """
     member = attrgetter(name)(module)
-    member = getattr(member, "fget", member)
-    return inspect.unwrap(getattr(member, "fn", member))
+    return inspect.unwrap(getattr(member, "fget", member))
 
 
 def codes_of(lesson: Lesson, module: ModuleType) -> set[CodeType]:

@@ -5,7 +5,6 @@ So an exercise may import from the library what it likes, and still has to write
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from types import CodeType, FunctionType
@@ -13,6 +12,7 @@ from typing import Any, NoReturn
 from unittest.mock import patch
 
 from .manifest import Lesson
+from .versions import member_of
 
 
 class WithheldError(Exception):
@@ -38,17 +38,13 @@ def withheld(lesson: Lesson) -> Iterator[None]:
     key = lesson.answer()
     with ExitStack() as undone:
         for name in lesson.write:
-            *path, last = name.split(".")
-            owner = getattr(key, path[0]) if path else key
-            member = inspect.getattr_static(owner, last)
-            function: Any = member.fget if isinstance(member, property) else member
-            function = inspect.unwrap(function)
+            function = member_of(key, name)
             if isinstance(function, FunctionType):
-                # The code is exchanged, not the name: whoever holds the function holds it without its body.
+                # The code is replaced, not the name: whoever holds the function holds it without its body.
                 undone.callback(setattr, function, "__code__", function.__code__)
                 function.__code__ = _refusal(name, function.__code__)
             else:
-                undone.enter_context(patch.object(owner, last, _WithheldKernel(name)))
+                undone.enter_context(patch.object(key, name, _WithheldKernel(name)))
         yield
 
 

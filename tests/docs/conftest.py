@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -209,10 +210,13 @@ def browser() -> Iterator[Any]:
         chromium.close()
 
 
-@pytest.fixture
-def open_trace(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
-    """A function that opens the page of a trace from its file. In the end the console must be empty, and no
-    request may have gone anywhere but to files."""
+@contextmanager
+def pages(browser: Any, allowed: tuple[str, ...], timeout: int) -> Iterator[Callable[..., Any]]:
+    """A function that opens a page at an address, in a context of its own.
+
+    In the end the console must be empty, and no request may have gone to an address that begins otherwise
+    than with `allowed`. timeout: of an action, in milliseconds.
+    """
     noise: list[str] = []
     contexts = []
 
@@ -220,26 +224,40 @@ def open_trace(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
         page.on("console", lambda message: noise.append(f"console: {message.text}"))
         page.on("pageerror", lambda error: noise.append(f"error: {error}"))
         page.on("dialog", lambda dialog: (noise.append(f"dialog: {dialog.message}"), dialog.dismiss()))
-        page.on(
-            "request",
-            lambda request: None if request.url.startswith(("file:", "data:")) else noise.append(request.url),
-        )
 
-    def open_page(trace: str, title: str = "A run", **options: Any) -> Any:
-        path = tmp_path / f"page{len(contexts)}.html"
-        write_page(trace, path, title)
+    def leave(request: Any) -> None:
+        if not request.url.startswith(allowed):
+            noise.append(request.url)
+
+    def open_page(address: str, **options: Any) -> Any:
         contexts.append(browser.new_context(**options))
-        contexts[-1].set_default_timeout(10_000)  # milliseconds
+        contexts[-1].set_default_timeout(timeout)
+        contexts[-1].on("request", leave)
         page = contexts[-1].new_page()
         watch(page)
-        page.goto(path.as_uri())
-        page.wait_for_selector(".bv-now")
+        page.goto(address)
         return page
 
     yield open_page
     for context in contexts:
         context.close()
     assert noise == []
+
+
+@pytest.fixture
+def open_trace(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    """A function that opens the page of a trace from its file, see `pages`. All it asks for are files."""
+    with pages(browser, ("file:", "data:"), 10_000) as open_page:
+        numbers = count()
+
+        def open_one(trace: str, title: str = "A run", **options: Any) -> Any:
+            path = tmp_path / f"page{next(numbers)}.html"
+            write_page(trace, path, title)
+            page = open_page(path.as_uri(), **options)
+            page.wait_for_selector(".bv-now")
+            return page
+
+        yield open_one
 
 
 @pytest.fixture(scope="session")
@@ -298,33 +316,15 @@ def address(site: Path) -> Iterator[str]:
 
 @contextmanager
 def _visiting(browser: Any, address: str) -> Iterator[Callable[..., Any]]:
-    """A function that opens a page of the site. In the end the console must be empty, and no request may have
-    left the machine."""
-    noise: list[str] = []
-    contexts = []
+    """A function that opens a page of the site, see `pages`. No request may have left the machine."""
+    with pages(browser, (address, "data:", "blob:"), 20_000) as open_page:
 
-    def watch(page: Any) -> None:
-        page.on("console", lambda message: noise.append(f"console: {message.text}"))
-        page.on("pageerror", lambda error: noise.append(f"error: {error}"))
+        def open_one(path: str, **options: Any) -> Any:
+            page = open_page(address + path, **options)
+            page.wait_for_load_state("networkidle")
+            return page
 
-    def leave(request: Any) -> None:
-        if not request.url.startswith((address, "data:", "blob:")):
-            noise.append(request.url)
-
-    def open_page(path: str, **options: Any) -> Any:
-        contexts.append(browser.new_context(**options))
-        contexts[-1].set_default_timeout(20_000)  # milliseconds
-        contexts[-1].on("request", leave)
-        page = contexts[-1].new_page()
-        watch(page)
-        page.goto(address + path)
-        page.wait_for_load_state("networkidle")
-        return page
-
-    yield open_page
-    for context in contexts:
-        context.close()
-    assert noise == []
+        yield open_one
 
 
 @pytest.fixture(scope="session")

@@ -15,15 +15,21 @@ from xml.etree import ElementTree
 import pytest
 from solutions import COURSE, as_submission, key_text
 
+from minipaged.course.manifest import Lesson
+
 LESSON = COURSE.find("3")
 START = LESSON.exercise_path.read_text()
 KEY = as_submission(LESSON, key_text(LESSON))
 
 
-def grade(file: Path, *options: str) -> tuple[int, str]:
-    """Grade a file as lesson 3: the exit code, and what was printed, in one line."""
-    command = [sys.executable, "-m", "pytest", str(LESSON.path), f"--submission={file}", *options]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+def grade(file: Path, *options: str, lesson: Lesson = LESSON) -> tuple[int, str]:
+    """Grade a file as a lesson's exercise: the exit code, and what was printed, in one line."""
+    return run([sys.executable, "-m", "pytest", str(lesson.path), f"--submission={file}", *options])
+
+
+def run(command: list[str], folder: Path | None = None) -> tuple[int, str]:
+    """Run a command in a folder: the exit code, and what was printed, in one line."""
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=folder)
     return ended.returncode, " ".join((ended.stdout + ended.stderr).split())
 
 
@@ -178,7 +184,6 @@ def test_a_file_that_would_be_run_unasked_is_refused(tmp_path: Path, name: str) 
 UNUSUAL = """
 import inspect, platform, sys, traceback
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
 
 import helper
 
@@ -206,9 +211,8 @@ def test_the_key_is_withheld_only_while_its_own_lesson_is_graded(tmp_path: Path)
     lesson = COURSE.find("5")
     file = tmp_path / "mine.py"
     file.write_text(as_submission(lesson, key_text(lesson)))
-    command = [sys.executable, "-m", "pytest", str(lesson.path), f"--submission={file}"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert ended.returncode == 0, ended.stdout
+    code, printed = grade(file, lesson=lesson)
+    assert code == 0, printed
 
 
 def test_modules_are_those_of_the_process_that_runs_pytest(tmp_path: Path) -> None:
@@ -219,9 +223,11 @@ def test_modules_are_those_of_the_process_that_runs_pytest(tmp_path: Path) -> No
     mine.parent.mkdir()
     mine.write_text(f"{KEY}\nimport beside\n")
     arguments = [str(LESSON.path), f"--submission={mine}", "-p", "no:cacheprovider"]
-    code = f"import sys, pytest\nsys.path.insert(0, {str(tmp_path)!r})\nsys.exit(pytest.main({arguments}))\n"
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+    program = (
+        f"import sys, pytest\nsys.path.insert(0, {str(tmp_path)!r})\nsys.exit(pytest.main({arguments}))\n"
+    )
+    code, printed = run([sys.executable, "-c", program])
+    assert code == 0, printed
 
 
 def test_the_points_of_each_check_are_written(tmp_path: Path) -> None:
@@ -254,9 +260,9 @@ def test_with_all_the_lessons_around_a_cheat_are_graded_once(tmp_path: Path) -> 
         (copy / lesson.folder / "exercise.py").write_text(as_submission(lesson, key_text(lesson)) + ending)
     folders = [str(copy / lesson.folder) for lesson in lessons]
     command = [sys.executable, "-m", "pytest", "--all", f"--json={points}", *folders]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=copy)
-    assert ended.returncode == 1
+    code, printed = run(command, copy)
+    assert code == 1
     one, two, three = (len(lesson.test_functions()) for lesson in lessons)
     told = [(lesson["solved"], lesson["points"], lesson["of"]) for lesson in json.loads(points.read_text())]
     assert told == [(True, one, one), (False, 0, two), (True, three, three)]
-    assert f"0 of {two} checks pass" in ended.stdout
+    assert f"0 of {two} checks pass" in printed

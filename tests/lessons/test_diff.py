@@ -39,8 +39,7 @@ def solve(course: Course, number: str, text: str) -> Lesson:
     return lesson
 
 
-def right(name: str) -> Solution:
-    number = {"slices_and_undone_changes": "3", "two_passes_and_loads_without_other": "11"}[name]
+def right(number: str, name: str) -> Solution:
     return next(each for each in solutions("right", COURSE.find(number)) if each.name == name)
 
 
@@ -77,7 +76,7 @@ def test_the_key_itself_costs_the_same(course: Course, capsys: pytest.CaptureFix
 def test_a_slower_solution_is_shown_beside_the_key_and_costs_more(
     course: Course, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lesson = solve(course, "3", right("slices_and_undone_changes").write(tmp_path).read_text())
+    lesson = solve(course, "3", right("3", "slices_and_undone_changes").write(tmp_path).read_text())
     assert main(["lessons", "diff", "3"]) == 0
     printed = capsys.readouterr().out
     assert "is_double = any(" in printed and "in Counter(blocks).items():" in printed
@@ -166,10 +165,8 @@ def test_bytes_of_paged_decode_by_hand(tmp_path: Path) -> None:
     assert kernel_costs(workload, COURSE.find("11").answer()) == expected
     # This solution reads the best score of each split twice.
     expected["bytes read"] += 3 * 4 * 4
-    assert (
-        kernel_costs(workload, load_exercise(right("two_passes_and_loads_without_other").write(tmp_path)))
-        == expected
-    )
+    two_passes = right("11", "two_passes_and_loads_without_other").write(tmp_path)
+    assert kernel_costs(workload, load_exercise(two_passes)) == expected
 
 
 @interpreted
@@ -258,6 +255,6 @@ def test_two_numbers_are_compared_plainly(mine: int, key: int, words: str) -> No
 
 def test_a_pass_names_the_command(course: Course, run_lessons, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     lesson = course.find("3")
-    lesson.exercise_path.write_text(right("slices_and_undone_changes").write(tmp_path).read_text())
+    lesson.exercise_path.write_text(right("3", "slices_and_undone_changes").write(tmp_path).read_text())
     printed = run_lessons(lesson.path)[1]
     assert "Yours beside the key: minipaged lessons diff 3" in printed
