@@ -33,6 +33,7 @@ import time
 import tomllib
 from collections import Counter
 from collections.abc import Sequence
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -178,14 +179,17 @@ def on_page_content(html: str, page: Page, config: Any, files: Files) -> str:
 
 
 def _recordings(html: str) -> str:
-    """The traces and tours that a page names, inside it: a page read from a folder may not load a file."""
+    """The traces and tours that a page names, inside it: a page read from a folder may not load a file.
+
+    They are templates, because the theme runs every script of a page that it swaps in, whatever its type.
+    """
     names = sorted(set(re.findall(r'data-(trace|tour)="#\w+-(\w+)"', html)))
-    scripts = []
+    templates = []
     for kind, name in names:
         path = outputs.TRACES / f"{name}.{'jsonl' if kind == 'trace' else 'json'}"
-        text = path.read_text(encoding="utf-8").replace("<", "\\u003c")
-        scripts.append(f'<script type="application/x-ndjson" id="{kind}-{name}">{text}</script>')
-    return "".join(scripts)
+        text = escape(path.read_text(encoding="utf-8"), quote=False)
+        templates.append(f'<template id="{kind}-{name}" data-search-exclude>{text}</template>')
+    return "".join(templates)
 
 
 def _hanging(line: re.Match[str]) -> str:
