@@ -47,6 +47,7 @@ ROOT = HERE.parents[1]
 sys.path.insert(0, str(HERE))
 
 import cells  # noqa: E402
+import formulas  # noqa: E402
 import glossary_page  # noqa: E402
 import outputs  # noqa: E402
 import pictures  # noqa: E402
@@ -111,7 +112,6 @@ def on_files(files: Files, config: Any) -> Files:
     katex = MODULES / "katex" / "dist"
     add(files, config, "assets/run_cell.py", HERE / "run_cell.py")
     add(files, config, "assets/katex/katex.min.css", katex / "katex.min.css")
-    add(files, config, "assets/katex/katex.min.js", katex / "katex.min.js")
     for font in sorted(katex.glob("fonts/*.woff2")):
         add(files, config, f"assets/katex/fonts/{font.name}", font)
     for name in (*SCRIPTS, "block_view.css"):
@@ -176,6 +176,11 @@ def on_page_content(html: str, page: Page, config: Any, files: Files) -> str:
     if 'class="listing"' in html:
         html = twins.fold(CODE_LINE.sub(_hanging, html))
     return html.replace("__codelineno-0-", "L") if page.file.src_uri.startswith("source/") else html
+
+
+def on_post_page(output: str, page: Page, config: Any) -> str:
+    """Draw the formulas, now that the search index has them as they were written."""
+    return formulas.drawn(output)
 
 
 def _recordings(html: str) -> str:

@@ -17,7 +17,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+from urllib.parse import unquote, urlsplit
 
 import pytest
 import torch
@@ -42,6 +43,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "no_cache": {"num_blocks": 20, "enable_prefix_caching": False},
     "interrupted": {"num_blocks": 22, "preemption_mode": "swap", "swap_space": 16 * BLOCK_BYTES},
 }
+SHOWN = """[...document.querySelectorAll('.block-view, .playground')]
+    .every((each) => each.querySelector('.bv-now, .pg-now'))"""
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 QUIET = [
     "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
@@ -221,8 +224,8 @@ def pages(browser: Any, allowed: tuple[str, ...], timeout: int) -> Iterator[Call
     contexts = []
 
     def watch(page: Any) -> None:
-        page.on("console", lambda message: noise.append(f"console: {message.text}"))
-        page.on("pageerror", lambda error: noise.append(f"error: {error}"))
+        page.on("console", lambda message: noise.append(f"{page.url}: {message.text}"))
+        page.on("pageerror", lambda error: noise.append(f"{page.url}: error: {error}"))
         page.on("dialog", lambda dialog: (noise.append(f"dialog: {dialog.message}"), dialog.dismiss()))
 
     def leave(request: Any) -> None:
@@ -297,17 +300,35 @@ def is_built() -> bool:
     return max(path.stat().st_mtime for path in files) < stamp.stat().st_mtime
 
 
-class Quiet(http.server.SimpleHTTPRequestHandler):
-    """Serves a folder and says nothing."""
+class Notes(http.server.SimpleHTTPRequestHandler):
+    """Serves a folder, and notes which of its files are asked for."""
+
+    asked: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        """Note the path, and answer."""
+        self.asked.append(unquote(urlsplit(self.path).path).lstrip("/"))
+        super().do_GET()
+
+    def end_headers(self) -> None:
+        """Let browsers keep nothing, so that a page asks for all that it needs."""
+        self.send_header("Cache-Control", "no-store")
+        super().end_headers()
 
     def log_message(self, format: str, *args: Any) -> None:
         """Nothing."""
 
 
 @pytest.fixture(scope="session")
+def asked() -> list[str]:
+    """The files of the site that browsers have asked for, in their order."""
+    return Notes.asked
+
+
+@pytest.fixture(scope="session")
 def address(site: Path) -> Iterator[str]:
     """The site's address on this machine."""
-    handler = functools.partial(Quiet, directory=str(site))
+    handler = functools.partial(Notes, directory=str(site))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}/"
@@ -321,7 +342,7 @@ def _visiting(browser: Any, address: str) -> Iterator[Callable[..., Any]]:
 
         def open_one(path: str, **options: Any) -> Any:
             page = open_page(address + path, **options)
-            page.wait_for_load_state("networkidle")
+            page.wait_for_function(SHOWN)
             return page
 
         yield open_one

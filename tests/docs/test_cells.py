@@ -236,11 +236,3 @@ def test_a_cell_works_with_the_keyboard_alone(home: Any) -> None:
     page.keyboard.press("Control+Enter")
     wait_for_note(page, "done")
     assert output(page) == "42"
-
-
-@pytest.mark.parametrize("name", sorted(path.stem for path in (BUILD.parent / "concepts").glob("[!i]*.md")))
-def test_a_concept_has_a_cell_within_two_screens(visit: Callable[..., Any], name: str) -> None:
-    page = visit(f"concepts/{name}.html", viewport={"width": 1280, "height": 900})
-    if page.locator(".block-view").count():
-        page.locator(".bv-now").first.wait_for()
-    assert page.locator(".cell").first.bounding_box()["y"] < 2 * 900

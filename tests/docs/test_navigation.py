@@ -40,6 +40,10 @@ def test_a_page_that_is_swapped_in_works_as_a_loaded_one(visit: Callable[..., An
         )
         page.wait_for_function("(before) => document.querySelector('h1').innerText !== before", arg=title)
         page.locator(made).first.wait_for()
+        if made == ".katex":  # its style sheet is in the head of this page alone
+            page.wait_for_function(
+                "getComputedStyle(document.querySelector('.katex-mathml')).position === 'absolute'"
+            )
         assert page.url.endswith(name)
         views, started = (page.locator(f".block-view{each}").count() for each in ("", ":has(.bv-now)"))
         assert views == started, name

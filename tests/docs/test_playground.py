@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import functools
-import http.server
 import json
 import random
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -225,40 +222,15 @@ def test_home_says_what_the_scenes_show() -> None:
 # ---------------------------------------------------------------------- in a browser
 
 
-class Quiet(http.server.SimpleHTTPRequestHandler):
-    """Serves a folder and says nothing."""
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Nothing."""
-
-
 @pytest.fixture
-def home(browser: Any, site: Path) -> Iterator[Callable[..., Any]]:
-    """A function that opens Home; page.asked has all addresses asked for. The console must stay empty."""
-    noise: list[str] = []
-    contexts = []
-    handler = functools.partial(Quiet, directory=str(site))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+def home(visit: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that opens Home."""
 
-        def open_home(width: int = 1280, height: int = 900, **options: Any) -> Any:
-            options = {"reduced_motion": "reduce", "color_scheme": "light"} | options
-            contexts.append(browser.new_context(viewport={"width": width, "height": height}, **options))
-            contexts[-1].set_default_timeout(20_000)  # milliseconds
-            page = contexts[-1].new_page()
-            page.asked = []
-            page.on("request", lambda request: page.asked.append(request.url))
-            page.on("console", lambda message: noise.append(f"console: {message.text}"))
-            page.on("pageerror", lambda error: noise.append(f"error: {error}"))
-            page.goto(f"http://127.0.0.1:{server.server_port}/index.html")
-            page.wait_for_load_state("networkidle")
-            return page
+    def open_home(width: int = 1280, height: int = 900, **options: Any) -> Any:
+        options = {"reduced_motion": "reduce", "color_scheme": "light"} | options
+        return visit("index.html", viewport={"width": width, "height": height}, **options)
 
-        yield open_home
-        for context in contexts:
-            context.close()
-        server.shutdown()
-    assert noise == []
+    return open_home
 
 
 def shown(page: Any) -> list[str]:
@@ -284,7 +256,8 @@ def choose_step(page: Any, step: int) -> None:
     )
 
 
-def test_a_recording_is_there_before_python(home: Callable[..., Any]) -> None:
+def test_a_recording_is_there_before_python(home: Callable[..., Any], asked: list[str]) -> None:
+    asked.clear()
     page = home()
     assert page.locator(".pg-state").all_inner_texts() == ["2 running, C waits", "3 running"]
     assert shown(page) == wanted(scene(THREE), 3)
@@ -296,7 +269,7 @@ def test_a_recording_is_there_before_python(home: Callable[..., Any]) -> None:
     for name in (SHARED, SMALL):
         page.get_by_role("button", name=name).click()
         assert shown(page) == wanted(scene(name), 3)
-    assert not [url for url in page.asked if "pyodide" in url]
+    assert "index.html" in asked and not [path for path in asked if "pyodide" in path]
 
 
 def test_the_opening_scene_plays_by_itself_and_comes_to_rest(home: Callable[..., Any]) -> None:
@@ -310,7 +283,8 @@ def test_the_opening_scene_plays_by_itself_and_comes_to_rest(home: Callable[...,
     assert page.locator(".pg-now").inner_text() == at_pause
 
 
-def test_a_changed_setting_is_served_live(home: Callable[..., Any]) -> None:
+def test_a_changed_setting_is_served_live(home: Callable[..., Any], asked: list[str]) -> None:
+    asked.clear()
     page = home()
     page.get_by_label("Block of").select_option("8")
     page.wait_for_function(
@@ -340,7 +314,7 @@ def test_a_changed_setting_is_served_live(home: Callable[..., Any]) -> None:
     page.wait_for_function("document.querySelector('.cell-note').textContent === 'done'")
     page.get_by_role("button", name=SHARED).click()
     assert shown(page) == wanted(scene(SHARED), 3)
-    assert len([url for url in page.asked if url.endswith("pyodide.asm.wasm")]) == 1
+    assert asked.count("assets/pyodide/pyodide.asm.wasm") == 1
 
 
 def test_a_request_can_be_looked_at_alone(home: Callable[..., Any]) -> None:
