@@ -6,6 +6,7 @@ import functools
 import http.server
 import importlib.util
 import io
+import json
 import os
 import random
 import shutil
@@ -213,44 +214,52 @@ def browser() -> Iterator[Any]:
         chromium.close()
 
 
+@pytest.fixture(scope="session")
+def context(browser: Any) -> Callable[[str], Any]:
+    """A function from options in JSON to the browser context that all tests with these options share."""
+    return functools.cache(lambda options: browser.new_context(**json.loads(options)))
+
+
 @contextmanager
-def pages(browser: Any, allowed: tuple[str, ...], timeout: int) -> Iterator[Callable[..., Any]]:
-    """A function that opens a page at an address, in a context of its own.
+def pages(
+    context: Callable[[str], Any], allowed: tuple[str, ...], timeout: int
+) -> Iterator[Callable[..., Any]]:
+    """A function that opens a page at an address.
 
     In the end the console must be empty, and no request may have gone to an address that begins otherwise
-    than with `allowed`. timeout: of an action, in milliseconds.
+    than with `allowed`. timeout: of an action, in milliseconds. clock: the page's time stands still.
     """
     noise: list[str] = []
-    contexts = []
-
-    def watch(page: Any) -> None:
-        page.on("console", lambda message: noise.append(f"{page.url}: {message.text}"))
-        page.on("pageerror", lambda error: noise.append(f"{page.url}: error: {error}"))
-        page.on("dialog", lambda dialog: (noise.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+    opened = []
 
     def leave(request: Any) -> None:
         if not request.url.startswith(allowed):
             noise.append(request.url)
 
-    def open_page(address: str, **options: Any) -> Any:
-        contexts.append(browser.new_context(**options))
-        contexts[-1].set_default_timeout(timeout)
-        contexts[-1].on("request", leave)
-        page = contexts[-1].new_page()
-        watch(page)
+    def open_page(address: str, clock: bool = False, **options: Any) -> Any:
+        page = context(json.dumps(options, sort_keys=True)).new_page()
+        opened.append(page)
+        page.set_default_timeout(timeout)
+        page.on("request", leave)
+        page.on("console", lambda message: noise.append(f"{page.url}: {message.text}"))
+        page.on("pageerror", lambda error: noise.append(f"{page.url}: error: {error}"))
+        page.on("dialog", lambda dialog: (noise.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        if clock:
+            page.clock.install(time=0)
+            page.clock.pause_at(1_000)
         page.goto(address)
         return page
 
     yield open_page
-    for context in contexts:
-        context.close()
+    for page in opened:
+        page.close()
     assert noise == []
 
 
 @pytest.fixture
-def open_trace(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
+def open_trace(context: Callable[[str], Any], tmp_path: Path) -> Iterator[Callable[..., Any]]:
     """A function that opens the page of a trace from its file, see `pages`. All it asks for are files."""
-    with pages(browser, ("file:", "data:"), 10_000) as open_page:
+    with pages(context, ("file:", "data:"), 10_000) as open_page:
         numbers = count()
 
         def open_one(trace: str, title: str = "A run", **options: Any) -> Any:
@@ -336,9 +345,9 @@ def address(site: Path) -> Iterator[str]:
 
 
 @contextmanager
-def _visiting(browser: Any, address: str) -> Iterator[Callable[..., Any]]:
+def _visiting(context: Callable[[str], Any], address: str) -> Iterator[Callable[..., Any]]:
     """A function that opens a page of the site, see `pages`. No request may have left the machine."""
-    with pages(browser, (address, "data:", "blob:"), 20_000) as open_page:
+    with pages(context, (address, "data:", "blob:"), 20_000) as open_page:
 
         def open_one(path: str, **options: Any) -> Any:
             page = open_page(address + path, **options)
@@ -349,9 +358,9 @@ def _visiting(browser: Any, address: str) -> Iterator[Callable[..., Any]]:
 
 
 @pytest.fixture(scope="session")
-def visiting(browser: Any, address: str) -> Callable[[], Any]:
+def visiting(context: Callable[[str], Any], address: str) -> Callable[[], Any]:
     """A function that begins visits of the site, see `_visiting`."""
-    return lambda: _visiting(browser, address)
+    return lambda: _visiting(context, address)
 
 
 @pytest.fixture
@@ -359,3 +368,22 @@ def visit(visiting: Callable[[], Any]) -> Iterator[Callable[..., Any]]:
     """A function that opens a page of the site, see `_visiting`."""
     with visiting() as open_page:
         yield open_page
+
+
+@pytest.fixture(scope="session")
+def grave() -> Callable[..., list[Any]]:
+    """A function from a page to axe-core's serious and critical violations of some rules or all."""
+
+    def violations(page: Any, *rules: str, within: str = "html") -> list[Any]:
+        page.wait_for_function("document.getAnimations().every((each) => each.playState !== 'running')")
+        if not page.evaluate("Boolean(window.axe)"):
+            page.evaluate(AXE.read_text())
+        options = {"resultTypes": ["violations"], "preload": False} | ({"runOnly": rules} if rules else {})
+        run = "([within, options]) => axe.run(within, options).then((found) => found.violations)"
+        return [
+            (each["id"], [node["target"] for node in each["nodes"]][:5], each["nodes"][0]["failureSummary"])
+            for each in page.evaluate(run, [within, options])
+            if each["impact"] in ("serious", "critical")
+        ]
+
+    return violations
