@@ -304,7 +304,7 @@ def is_built() -> bool:
         return False
     folders = [ROOT / name for name in ("docs", "minipaged", "reference", "kernels", "lessons", "benchmarks")]
     inputs = [ROOT / "mkdocs.yml", *(path for folder in folders for path in folder.rglob("*"))]
-    ignored = {"node_modules", "made", "__pycache__"}
+    ignored = {"node_modules", "made", "__pycache__", ".progress.json"}
     files = [path for path in inputs if path.is_file() and not ignored & set(path.parts)]
     return max(path.stat().st_mtime for path in files) < stamp.stat().st_mtime
 

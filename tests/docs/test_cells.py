@@ -234,5 +234,6 @@ def test_a_cell_that_is_left_stops(home: Any) -> None:
     page.locator(".cell-code").first.fill("print('busy')\nwhile True: pass")
     page.locator(".cell-run").first.click()
     wait_for_output(page, "busy")
-    follow(page, "fragmentation", "Fragmentation")
+    with page.expect_event("worker"):  # the next Python, in place of the busy one
+        follow(page, "fragmentation", "Fragmentation")
     assert "wasted" in run(page)
