@@ -30,10 +30,6 @@ import os
 import re
 import sys
 import time
-import tomllib
-from collections import Counter
-from collections.abc import Sequence
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -49,34 +45,22 @@ sys.path.insert(0, str(HERE))
 import cells  # noqa: E402
 import formulas  # noqa: E402
 import glossary_page  # noqa: E402
+import markup  # noqa: E402
 import outputs  # noqa: E402
-import pictures  # noqa: E402
 import playground_page  # noqa: E402
-import results  # noqa: E402
 import sources  # noqa: E402
-import twins  # noqa: E402
+from directives import COURSE, REPOSITORY, Here  # noqa: E402
 from summary import summary  # noqa: E402
 
-from minipaged.course.manifest import Course, Lesson  # noqa: E402
 from minipaged.view.page import SCRIPTS  # noqa: E402
 
 BEGUN = time.time()
-REPOSITORY = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["minipaged"]["REPOSITORY"]
-COURSE = Course(ROOT / "lessons")
 MODULES = HERE / "node_modules"
 PYODIDE = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json")
 DIRECTIVE = re.compile(r"^\{\{ (\w+)(?: (.*?))? \}\}$", re.MULTILINE)
-CODE_LINE = re.compile(
-    r'(?P<opening><span id="__span-\d+-\d+")(?P<start>>(?:<a [^>]*></a>)?'
-    r'(?:<span class="w">)?(?P<indent> *)(?:</span>)?(?:<span class="(?P<kind>\w+)">)?(?P<more> *))'
-)
-BROKEN = {"sd": 0, "c1": 2}  # how much further in a broken line goes on: docstrings and comments; code 4
 TOLD = 20  # pages
 CELL = re.compile(r"^```python cell\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 RUN = re.compile(r"^```python run\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-ABBREVIATION = re.compile(
-    r"(?P<heading><h[1-6][ >].*?</h[1-6]>)|<abbr title=\"(?P<text>[^\"]*)\">(?P<term>.*?)</abbr>", re.DOTALL
-)
 
 
 def on_startup(command: str, dirty: bool) -> None:
@@ -168,189 +152,11 @@ def _tell_progress(page: Page, files: Files) -> None:
 
 
 def on_page_content(html: str, page: Page, config: Any, files: Files) -> str:
-    """Lines of a source page are known by number: allocator.html#L71. A term is explained once a page.
-
-    Lines of listings know where they go on when a narrow column breaks them.
-    """
-    html = _first_mentions(html) + _recordings(html)
-    if 'class="listing"' in html:
-        html = twins.fold(CODE_LINE.sub(_hanging, html))
+    """Complete what Markdown made of the page."""
+    html = markup.complete(html)
     return html.replace("__codelineno-0-", "L") if page.file.src_uri.startswith("source/") else html
 
 
 def on_post_page(output: str, page: Page, config: Any) -> str:
     """Draw the formulas, now that the search index has them as they were written."""
     return formulas.drawn(output)
-
-
-def _recordings(html: str) -> str:
-    """The traces and tours that a page names, inside it: a page read from a folder may not load a file.
-
-    They are templates, because the theme runs every script of a page that it swaps in, whatever its type.
-    """
-    names = sorted(set(re.findall(r'data-(trace|tour)="#\w+-(\w+)"', html)))
-    templates = []
-    for kind, name in names:
-        path = outputs.TRACES / f"{name}.{'jsonl' if kind == 'trace' else 'json'}"
-        text = escape(path.read_text(encoding="utf-8"), quote=False)
-        templates.append(f'<template id="{kind}-{name}" data-search-exclude>{text}</template>')
-    return "".join(templates)
-
-
-def _hanging(line: re.Match[str]) -> str:
-    """The beginning of a line of code, with the column where it goes on if it is broken."""
-    column = len(line["indent"] + line["more"]) + BROKEN.get(line["kind"], 4)
-    return f'{line["opening"]} style="--hang:{column}ch"{line["start"]}'
-
-
-def _first_mentions(html: str) -> str:
-    """Keep the hover text of a term at its first mention outside of a heading, and nowhere else."""
-    seen: set[str] = set()
-
-    def keep(match: re.Match[str]) -> str:
-        if match["heading"]:
-            return ABBREVIATION.sub(lambda inner: inner["term"] or inner[0], match[0][4:-5]).join(
-                (match[0][:4], match[0][-5:])
-            )
-        if match["text"] in seen:
-            return match["term"]
-        seen.add(match["text"])
-        return match[0]
-
-    return ABBREVIATION.sub(keep, html)
-
-
-class Here:
-    """The page that asks."""
-
-    def __init__(self, page: Page) -> None:
-        self.page = page
-        self.up = "../" * page.file.src_uri.count("/")
-        self.ran: list[str] = []  # the page's scripts so far
-        self.printed = ""
-
-    def directive(self, name: str, rest: str) -> str:
-        """The Markdown or HTML that stands for a directive."""
-        make = getattr(self, f"make_{name}", None)
-        if make is None:
-            raise PluginError(f"{self.page.file.src_uri}: no directive {name!r}")
-        try:
-            return str(make(rest))
-        except (LookupError, OSError, ValueError) as error:
-            raise PluginError(f"{self.page.file.src_uri}: {{{{ {name} {rest} }}}}: {error}") from error
-
-    def make_code(self, rest: str) -> str:
-        """A listing, with a link to where it stands."""
-        file, *names = rest.split()
-        return "\n\n".join(self.listing(file, name) for name in names or [""])
-
-    def make_twins(self, rest: str) -> str:
-        """Two columns: what the reference does, and what the kernel does."""
-        return twins.markdown(rest, self.up)
-
-    def listing(self, file: str, name: str) -> str:
-        """One listing of a file of the repository."""
-        code, line = sources.find(ROOT / file, name)
-        target = f"{self.up}source/{file.removesuffix('.py')}.md#L{line}"
-        listing = f'<div class="listing" markdown>\n\n{sources.fenced("python", code)}\n\n</div>'
-        return f"{listing}\n\n[{file}, line {line}]({target}){{ .source }}"
-
-    def make_trace(self, rest: str) -> str:
-        """The block view of a recorded run, opened at a step or at its beginning."""
-        name, _, step = rest.partition(" ")
-        path = outputs.TRACES / f"{name}.jsonl"
-        if not path.is_file():
-            raise LookupError(
-                f"no such trace; there are {sorted(p.stem for p in outputs.TRACES.glob('*.jsonl'))}"
-            )
-        if step and f'"step":{step},' not in path.read_text(encoding="utf-8"):
-            raise LookupError(f"the trace {name} has no step {step}")
-        more = f' data-step="{step}"' if step else ""
-        if (outputs.TRACES / f"{name}.json").is_file():
-            more += f' data-tour="#tour-{name}"'
-        return f'<div class="block-view" data-trace="#trace-{name}" data-scene="{name}"{more}></div>'
-
-    def make_picture(self, rest: str) -> str:
-        """A picture, for a wide page and for a phone, with what it shows in words."""
-        return pictures.figure(rest)
-
-    def make_playground(self, rest: str) -> str:
-        """The same requests in one piece and in blocks, to watch and to change."""
-        return playground_page.page()
-
-    def make_output(self, rest: str) -> str:
-        """A command, and what it printed when the site was built."""
-        return sources.fenced("console", f"$ {rest}\n{outputs.of_command(rest)}")
-
-    def make_results(self, rest: str) -> str:
-        """A table of measured figures, with the machine and the date of the file in benchmarks/results/."""
-        name, _, part = rest.partition(" ")
-        return results.table(ROOT / "benchmarks" / "results" / name, part)
-
-    def make_exercise(self, rest: str) -> str:
-        """Where to try it oneself."""
-        lesson = COURSE.find(rest)
-        source = f"{self.up}source/lessons/{lesson.folder}"
-        return (
-            f'<div id="lesson-{lesson.number}"></div>\n\n'
-            f'!!! example "Lesson {lesson.number}: {lesson.title}"\n'
-            f"    You write {_names(lesson)}. About {lesson.minutes} minutes, {lesson.runs_on}.\n\n"
-            f"    Read [README.md]({source}/task.md) and write in [exercise.py]({source}/exercise.md),\n"
-            f"    both in `lessons/{lesson.folder}/`. Then, after [the first steps]({self.up}lessons.md):\n\n"
-            f"        pytest lessons/{lesson.folder}\n"
-        )
-
-    def make_lessons(self, rest: str) -> str:
-        """The course, from its manifest."""
-        rows = [
-            "| | Lesson | You write | Minutes | Runs on |",
-            "| --- | --- | --- | --- | --- |",
-        ]
-        for each in COURSE.lessons:
-            page = f"{self.up}{each.page.removeprefix('docs/')}#lesson-{each.number}"
-            title = f"**[{each.title}]({page})**<br>{each.concept}"
-            rows.append(
-                f"| {each.number} | {title} | {_briefly(each.write)} | {each.minutes} | {each.runs_on} |"
-            )
-        return '<div class="lessons" markdown>\n\n' + "\n".join(rows) + "\n\n</div>"
-
-    def make_clone(self, rest: str) -> str:
-        """The commands that fetch the repository, or where to type the ones that follow."""
-        if not REPOSITORY:
-            return "In a copy of the repository, with Python 3.11 or newer and `make`:"
-        commands = sources.fenced("bash", f"git clone {REPOSITORY}\ncd {Path(REPOSITORY).stem}")
-        return f"With Python 3.11 or newer and `make`:\n\n{commands}"
-
-    def script(self, code: str) -> str:
-        """Python that the build runs, with the names of the page's scripts before it, and what it prints."""
-        self.ran.append(code)
-        printed = outputs.of_script("\n".join(self.ran))
-        new = printed.removeprefix(self.printed).strip("\n")
-        self.printed = printed
-        return f"{sources.fenced('python', code.rstrip())}\n\n{sources.fenced('text', new)}"
-
-
-def _names(lesson: Lesson) -> str:
-    """What is to be written, the names of each part after its title."""
-    groups = {f"in part {i}, {part.title}, ": part.write for i, part in enumerate(lesson.parts, start=1)}
-    names = [
-        title + ", ".join(f"`{name}`" for name in write)
-        for title, write in (groups or {"": lesson.write}).items()
-    ]
-    return "; ".join(names)
-
-
-def _briefly(names: Sequence[str], most: int = 3) -> str:
-    """The first names, the methods of a class as one, and how many more there are."""
-    counts = Counter(name.partition(".")[0] for name in names if "." in name)
-    whole = dict.fromkeys(name.partition(".")[0] for name in names)
-    parts = [
-        f"`{name}`" + (f" ({_number(counts[name], 'method')})" if counts[name] else "") for name in whole
-    ]
-    if len(parts) <= most:
-        return ", ".join(parts)
-    return f"{', '.join(parts[: most - 1])} and {len(parts) - most + 1} more"
-
-
-def _number(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"

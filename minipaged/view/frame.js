@@ -46,7 +46,8 @@
     ui.about = h("p.about");
     ui.body = h("div.body", {},
       h("section.main", {}, h("p.heading", {}, "Block tables"), ui.lanes, ui.more), pools(ui, run, `${id}-pool`));
-    ui.end = h("p.keys", { id: `${id}-end`, tabindex: "-1" }, `${run.model}, minipaged ${run.minipaged} · Space plays, ← → step, Home and End jump.`);
+    const keys = h("span.keyboard", {}, " · Space plays, ← → step, Home and End jump.");
+    ui.end = h("p.keys", { id: `${id}-end`, tabindex: "-1" }, `${run.model}, minipaged ${run.minipaged}`, keys);
     root.classList.add("block-view");
     root.tabIndex = 0;
     root.setAttribute("role", "group");

@@ -87,9 +87,17 @@ HEIGHTS = """[...document.querySelectorAll(".block-view")].map((root) => {
 
 
 def test_a_page_is_at_ease_on_a_narrow_phone(each_page: Any) -> None:
-    each_page.set_viewport_size({"width": 360, "height": 740})
-    wide = each_page.evaluate("[document.documentElement.scrollWidth, document.body.scrollWidth]")
+    """A cell that is far down has a link on the first screen."""
+    page = each_page
+    page.set_viewport_size({"width": 360, "height": 740})
+    wide = page.evaluate("[document.documentElement.scrollWidth, document.body.scrollWidth]")
     assert max(wide) <= 360
+    cell, link = page.locator(".cell"), page.locator(".to-cell a")
+    if cell.count() and cell.first.bounding_box()["y"] > 3 * 740:
+        assert link.bounding_box()["y"] < 740 / 2
+        heading = page.locator("#" + link.get_attribute("href").partition("#")[2])
+        between = cell.first.bounding_box()["y"] - heading.bounding_box()["y"]
+        assert 0 < between < 740 / 2
 
 
 def test_a_page_weighs_little(each_page: Any, asked: list[str], site: Path) -> None:

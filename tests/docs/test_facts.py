@@ -206,6 +206,23 @@ def test_pages_say_what_they_are_where_a_link_is_shared(site: Path) -> None:
     assert len(described) > 25, "each page has its own"
 
 
+def test_a_shared_link_shows_an_absolute_picture_where_the_address_is_known(
+    site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The template, drawn with the configuration as the build reads it."""
+    from jinja2 import ChoiceLoader, DictLoader, Environment, FileSystemLoader
+    from mkdocs.config import load_config
+
+    monkeypatch.setenv("SITE_URL", "https://example.org/minipaged")
+    config = load_config(str(ROOT / "mkdocs.yml"))
+    base = DictLoader({"base.html": "{% block extrahead %}{% endblock %}{% block scripts %}{% endblock %}"})
+    templates = Environment(loader=ChoiceLoader([FileSystemLoader(BUILD / "theme"), base]))
+    templates.filters["url"] = lambda path: f"../{path}"
+    page = {"title": "A page", "content": "", "meta": {}, "is_homepage": False}
+    head = templates.get_template("main.html").render(config=config, page=page)
+    assert 'property="og:image" content="https://example.org/minipaged/assets/made/card.png"' in head
+
+
 def test_examples_have_answers_and_no_times(site: Path) -> None:
     text = unescape(re.sub(r"<[^>]+>", "", (site / "tutorials" / "run.html").read_text(encoding="utf-8")))
     assert "… tokens/s" in text

@@ -211,8 +211,9 @@ def test_a_broken_line_goes_on_further_in(hooks: ModuleType, line: str, column: 
 
 
 def test_what_a_lesson_asks_for_is_said_briefly(hooks: ModuleType) -> None:
-    assert hooks._briefly(["f", "A.x", "A.y", "g"]) == "`f`, `A` (2 methods), `g`"
-    assert hooks._briefly(["f", "g", "A.x", "h"]) == "`f`, `g` and 2 more"
+    briefly = load("directives")._briefly
+    assert briefly(["f", "A.x", "A.y", "g"]) == "`f`, `A` (2 methods), `g`"
+    assert briefly(["f", "g", "A.x", "h"]) == "`f`, `g` and 2 more"
 
 
 def test_a_folded_answer_is_markdown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
