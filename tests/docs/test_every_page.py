@@ -14,8 +14,8 @@ MOST_BYTES = 700_000  # of a page and all that it loads by itself, uncompressed
 LAPTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 WRITTEN = [path.relative_to(DOCS) for path in sorted(DOCS.rglob("*.md")) if "_build" not in path.parts]
 # Pages of source files differ in length alone: one of them is enough, and one of a lesson's.
-SHOWN = "[...document.querySelectorAll('.block-view')].every((each) => each.querySelector('.bv-now'))"
 MADE = ["glossary", "source/reference/allocator", "source/lessons/05_copy_on_write/task"]
+SHOWN = "[...document.querySelectorAll('.block-view')].every((each) => each.querySelector('.bv-now'))"
 PAGES = [*(path.with_suffix("").as_posix() for path in WRITTEN), *MADE]
 
 
