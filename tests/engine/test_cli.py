@@ -19,7 +19,8 @@ from minipaged.errors import InvalidConfigError
 @pytest.fixture(scope="module", autouse=True)
 def attention_is_compiled() -> None:
     """The first process to compile it says so on standard error, and these tests read every line there."""
-    get_backend("numba", torch.device("cpu")).warm_up(torch.float32)
+    for dtype in (torch.float32, torch.float64):
+        get_backend("numba", torch.device("cpu")).warm_up(dtype)
 
 
 @pytest.mark.parametrize(

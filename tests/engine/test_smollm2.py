@@ -18,7 +18,7 @@ QUESTIONS = [
     "Name the four largest moons of Jupiter.",
     "def fibonacci(n):",
 ]
-NUM_TOKENS = 64
+NUM_TOKENS = 32
 NEAR_TIE = 1e-4
 
 

@@ -19,16 +19,18 @@ PAGE = Path(__file__).parents[2] / "docs" / "kernel_resources.md"
 SCRIPT = Path(__file__).with_name("compile_kernels.py")
 INTRODUCTION = """# What the kernels take of a GPU
 
-Written by `tests/equivalence/test_compilation.py`, which compiles every kernel ahead of time, with no GPU.
-A row is one kernel as one call launches it; a column is the GPU it was compiled for: compute capability 8.0
-(A100), 9.0 (H100, H200) and 10.0 (B200), or gfx942 (MI300). A cell holds three numbers: the registers of a
-thread; the bytes of memory that a thread needs for what its registers can't hold (its stack frame, on AMD
-its private segment); and the bytes of shared memory of a block of threads. A multiprocessor of NVIDIA's has
-65,536 registers, so that at 128 a thread no more than 512 threads run on it at once, and 255 are the most
-that a thread can have (512 on gfx942). What is spilled goes through the caches to memory and back, often in
-the inner loop; shared memory that one block takes is not there for another. A launch that spills has too
-large a tile or too few warps: in float16 and bfloat16 on compute capability 9.0 a test forbids it,
-elsewhere it is only reported.
+`tests/equivalence/test_compilation.py` writes this page. It compiles every kernel ahead of time, with no GPU.
+A row is one kernel as one call launches it. A column is the GPU that it was compiled for: compute capability
+8.0 (A100), 9.0 (H100, H200) and 10.0 (B200), or gfx942 (MI300). A cell holds three numbers:
+
+1. The registers of a thread. It can have at most 255 (512 on gfx942). A multiprocessor of NVIDIA's has 65,536
+   registers, so with 128 per thread at most 512 threads run on it at once.
+2. The bytes that a thread spills, because its registers cannot hold them (its stack frame, on AMD its private
+   segment). They go through the caches to memory and back, often in the inner loop.
+3. The bytes of shared memory of a block of threads. They are not there for another block of threads.
+
+A launch that spills has too large a tile or too few warps. A test forbids it in float16 and bfloat16 on
+compute capability 9.0. Elsewhere the page only reports it.
 """
 
 
