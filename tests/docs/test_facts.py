@@ -104,7 +104,8 @@ def test_orca_max_loses_nothing_to_the_allocator_in_the_picture() -> None:
     assert cache.usage(waiting_for=2048).external == 0
     text = page("concepts/fragmentation.md")
     assert "Orca (Max) loses nothing to it here" in text
-    assert "a piece rounded up, or a gap too small" in text, "what the picture counts as external"
+    external = "slots lost because the allocator rounds a piece up, or because a gap is too small"
+    assert external in text, "what the picture counts as external"
 
 
 def test_kernel_resources_names_the_tools_whose_versions_it_gives() -> None:
