@@ -33,6 +33,7 @@ import time
 import tomllib
 from collections import Counter
 from collections.abc import Sequence
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,7 @@ ROOT = HERE.parents[1]
 sys.path.insert(0, str(HERE))
 
 import cells  # noqa: E402
+import formulas  # noqa: E402
 import glossary_page  # noqa: E402
 import outputs  # noqa: E402
 import pictures  # noqa: E402
@@ -110,7 +112,6 @@ def on_files(files: Files, config: Any) -> Files:
     katex = MODULES / "katex" / "dist"
     add(files, config, "assets/run_cell.py", HERE / "run_cell.py")
     add(files, config, "assets/katex/katex.min.css", katex / "katex.min.css")
-    add(files, config, "assets/katex/katex.min.js", katex / "katex.min.js")
     for font in sorted(katex.glob("fonts/*.woff2")):
         add(files, config, f"assets/katex/fonts/{font.name}", font)
     for name in (*SCRIPTS, "block_view.css"):
@@ -177,15 +178,23 @@ def on_page_content(html: str, page: Page, config: Any, files: Files) -> str:
     return html.replace("__codelineno-0-", "L") if page.file.src_uri.startswith("source/") else html
 
 
+def on_post_page(output: str, page: Page, config: Any) -> str:
+    """Draw the formulas, now that the search index has them as they were written."""
+    return formulas.drawn(output)
+
+
 def _recordings(html: str) -> str:
-    """The traces and tours that a page names, inside it: a page read from a folder may not load a file."""
+    """The traces and tours that a page names, inside it: a page read from a folder may not load a file.
+
+    They are templates, because the theme runs every script of a page that it swaps in, whatever its type.
+    """
     names = sorted(set(re.findall(r'data-(trace|tour)="#\w+-(\w+)"', html)))
-    scripts = []
+    templates = []
     for kind, name in names:
         path = outputs.TRACES / f"{name}.{'jsonl' if kind == 'trace' else 'json'}"
-        text = path.read_text(encoding="utf-8").replace("<", "\\u003c")
-        scripts.append(f'<script type="application/x-ndjson" id="{kind}-{name}">{text}</script>')
-    return "".join(scripts)
+        text = escape(path.read_text(encoding="utf-8"), quote=False)
+        templates.append(f'<template id="{kind}-{name}" data-search-exclude>{text}</template>')
+    return "".join(templates)
 
 
 def _hanging(line: re.Match[str]) -> str:

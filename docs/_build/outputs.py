@@ -49,7 +49,11 @@ def is_fresh(folder: Path, script: str) -> bool:
 def made(folder: Path, script: str) -> None:
     """Note that `script` has made what is in `folder` of the files of ours that this process has loaded."""
     loaded = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
-    paths = {Path(path) for path in [script, *loaded] if path} | set(RESULTS.glob("*.json"))
+    paths = (
+        {Path(path) for path in [script, *loaded] if path}
+        | set(RESULTS.glob("*.json"))
+        | set(HERE.glob("*.toml"))
+    )
     paths -= {Path(__file__), HERE / "run_cell.py"}  # these make nothing
     folders = [ROOT / name for name in (*SOURCES, "docs")]
     ours = [path.relative_to(ROOT).as_posix() for path in paths if set(folders) & set(path.parents)]

@@ -13,7 +13,7 @@ const SIDES = {
   in_blocks: {
     title: "In blocks",
     about: "PagedAttention",
-    places: "Block tables: logical block over physical block",
+    places: "Block tables: logical block above, physical block below",
   },
 };
 

@@ -1,4 +1,4 @@
-// What every page does: formulas, the search field, and pages that are swapped instead of loaded, so that what runs
+// What every page does: the search field, and pages that are swapped instead of loaded, so that what runs
 // in the background goes on through a visit. Python is in python.js, cells are in cells.js, twins in twins.js, the
 // block view in block_view.js.
 
@@ -9,26 +9,6 @@ const BASE = new URL("..", document.currentScript.src); // the site's root
 function onEachPage(setUp) {
   if (location.protocol === "file:") setUp();
   else document$.subscribe(setUp);
-}
-
-// A page with formulas loads what draws them; the others needn't.
-function setUpFormulas() {
-  const formulas = document.querySelectorAll(".arithmatex");
-  if (!formulas.length) return;
-  const katex = new URL("assets/katex/", BASE);
-  const style = document.createElement("link"); // the theme clears the head when it swaps a page
-  Object.assign(style, { rel: "stylesheet", href: new URL("katex.min.css", katex) });
-  document.head.append(style);
-  if (window.katex) return formulas.forEach(drawFormula);
-  const script = document.createElement("script");
-  script.src = new URL("katex.min.js", katex);
-  script.onload = () => formulas.forEach(drawFormula);
-  document.head.append(script);
-}
-
-function drawFormula(element) {
-  const text = element.textContent.trim(); // between \( and \), or \[ and \]
-  window.katex.render(text.slice(2, -2), element, { displayMode: text.startsWith("\\["), throwOnError: false });
 }
 
 // The theme searches when a key goes up: what is pasted or dictated is to be found, too.
@@ -54,5 +34,4 @@ function swapPage(event) {
 
 document.querySelector(".md-search")?.setAttribute("aria-label", "Search"); // the theme gives this dialog no name
 setUpSearch();
-onEachPage(setUpFormulas);
 if (location.protocol !== "file:") document.addEventListener("click", swapPage);

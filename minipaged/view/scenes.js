@@ -1,6 +1,6 @@
 /* Starts the block views of a page, and opens them where the page's address says.
  *
- * An element of class "block-view" with data-trace="#id of a script", or a URL, replays a recording. One with
+ * An element of class "block-view" with data-trace="#id of a template or script", or a URL, replays a recording. One with
  * data-stream="URL" draws the lines of an answer as they come. An address that ends in "#scene=beams&step=4" leads to
  * step 4 of the view with data-scene="beams", and "#step=4" to that of a view without a name.
  */
@@ -43,12 +43,12 @@
     }
   }
 
-  /* The text of a trace or of a tour: "#id" of a script in this page, or a URL. */
+  /* The text of a trace or of a tour: "#id" of a template or script in this page, or a URL. */
   async function load(source) {
     if (source[0] === "#") {
-      const script = document.getElementById(source.slice(1));
-      if (!script) throw new Error("the page has no such element");
-      return script.textContent;
+      const holder = document.getElementById(source.slice(1));
+      if (!holder) throw new Error("the page has no such element");
+      return (holder.content ?? holder).textContent;
     }
     const response = await fetch(source);
     if (!response.ok) throw new Error(`the server answers ${response.status}`);

@@ -6,6 +6,7 @@ import functools
 import http.server
 import importlib.util
 import io
+import json
 import os
 import random
 import shutil
@@ -17,7 +18,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+from urllib.parse import unquote, urlsplit
 
 import pytest
 import torch
@@ -42,6 +44,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "no_cache": {"num_blocks": 20, "enable_prefix_caching": False},
     "interrupted": {"num_blocks": 22, "preemption_mode": "swap", "swap_space": 16 * BLOCK_BYTES},
 }
+SHOWN = """[...document.querySelectorAll('.block-view, .playground')]
+    .every((each) => each.querySelector('.bv-now, .pg-now'))"""
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 QUIET = [
     "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
@@ -210,44 +214,52 @@ def browser() -> Iterator[Any]:
         chromium.close()
 
 
+@pytest.fixture(scope="session")
+def context(browser: Any) -> Callable[[str], Any]:
+    """A function from options in JSON to the browser context that all tests with these options share."""
+    return functools.cache(lambda options: browser.new_context(**json.loads(options)))
+
+
 @contextmanager
-def pages(browser: Any, allowed: tuple[str, ...], timeout: int) -> Iterator[Callable[..., Any]]:
-    """A function that opens a page at an address, in a context of its own.
+def pages(
+    context: Callable[[str], Any], allowed: tuple[str, ...], timeout: int
+) -> Iterator[Callable[..., Any]]:
+    """A function that opens a page at an address.
 
     In the end the console must be empty, and no request may have gone to an address that begins otherwise
-    than with `allowed`. timeout: of an action, in milliseconds.
+    than with `allowed`. timeout: of an action, in milliseconds. clock: the page's time stands still.
     """
     noise: list[str] = []
-    contexts = []
-
-    def watch(page: Any) -> None:
-        page.on("console", lambda message: noise.append(f"console: {message.text}"))
-        page.on("pageerror", lambda error: noise.append(f"error: {error}"))
-        page.on("dialog", lambda dialog: (noise.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+    opened = []
 
     def leave(request: Any) -> None:
         if not request.url.startswith(allowed):
             noise.append(request.url)
 
-    def open_page(address: str, **options: Any) -> Any:
-        contexts.append(browser.new_context(**options))
-        contexts[-1].set_default_timeout(timeout)
-        contexts[-1].on("request", leave)
-        page = contexts[-1].new_page()
-        watch(page)
+    def open_page(address: str, clock: bool = False, **options: Any) -> Any:
+        page = context(json.dumps(options, sort_keys=True)).new_page()
+        opened.append(page)
+        page.set_default_timeout(timeout)
+        page.on("request", leave)
+        page.on("console", lambda message: noise.append(f"{page.url}: {message.text}"))
+        page.on("pageerror", lambda error: noise.append(f"{page.url}: error: {error}"))
+        page.on("dialog", lambda dialog: (noise.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        if clock:
+            page.clock.install(time=0)
+            page.clock.pause_at(1_000)
         page.goto(address)
         return page
 
     yield open_page
-    for context in contexts:
-        context.close()
+    for page in opened:
+        page.close()
     assert noise == []
 
 
 @pytest.fixture
-def open_trace(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
+def open_trace(context: Callable[[str], Any], tmp_path: Path) -> Iterator[Callable[..., Any]]:
     """A function that opens the page of a trace from its file, see `pages`. All it asks for are files."""
-    with pages(browser, ("file:", "data:"), 10_000) as open_page:
+    with pages(context, ("file:", "data:"), 10_000) as open_page:
         numbers = count()
 
         def open_one(trace: str, title: str = "A run", **options: Any) -> Any:
@@ -292,22 +304,40 @@ def is_built() -> bool:
         return False
     folders = [ROOT / name for name in ("docs", "minipaged", "reference", "kernels", "lessons", "benchmarks")]
     inputs = [ROOT / "mkdocs.yml", *(path for folder in folders for path in folder.rglob("*"))]
-    ignored = {"node_modules", "made", "__pycache__"}
+    ignored = {"node_modules", "made", "__pycache__", ".progress.json"}
     files = [path for path in inputs if path.is_file() and not ignored & set(path.parts)]
     return max(path.stat().st_mtime for path in files) < stamp.stat().st_mtime
 
 
-class Quiet(http.server.SimpleHTTPRequestHandler):
-    """Serves a folder and says nothing."""
+class Notes(http.server.SimpleHTTPRequestHandler):
+    """Serves a folder, and notes which of its files are asked for."""
+
+    asked: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        """Note the path, and answer."""
+        self.asked.append(unquote(urlsplit(self.path).path).lstrip("/"))
+        super().do_GET()
+
+    def end_headers(self) -> None:
+        """Let browsers keep nothing, so that a page asks for all that it needs."""
+        self.send_header("Cache-Control", "no-store")
+        super().end_headers()
 
     def log_message(self, format: str, *args: Any) -> None:
         """Nothing."""
 
 
 @pytest.fixture(scope="session")
+def asked() -> list[str]:
+    """The files of the site that browsers have asked for, in their order."""
+    return Notes.asked
+
+
+@pytest.fixture(scope="session")
 def address(site: Path) -> Iterator[str]:
     """The site's address on this machine."""
-    handler = functools.partial(Quiet, directory=str(site))
+    handler = functools.partial(Notes, directory=str(site))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}/"
@@ -315,22 +345,22 @@ def address(site: Path) -> Iterator[str]:
 
 
 @contextmanager
-def _visiting(browser: Any, address: str) -> Iterator[Callable[..., Any]]:
+def _visiting(context: Callable[[str], Any], address: str) -> Iterator[Callable[..., Any]]:
     """A function that opens a page of the site, see `pages`. No request may have left the machine."""
-    with pages(browser, (address, "data:", "blob:"), 20_000) as open_page:
+    with pages(context, (address, "data:", "blob:"), 20_000) as open_page:
 
         def open_one(path: str, **options: Any) -> Any:
             page = open_page(address + path, **options)
-            page.wait_for_load_state("networkidle")
+            page.wait_for_function(SHOWN)
             return page
 
         yield open_one
 
 
 @pytest.fixture(scope="session")
-def visiting(browser: Any, address: str) -> Callable[[], Any]:
+def visiting(context: Callable[[str], Any], address: str) -> Callable[[], Any]:
     """A function that begins visits of the site, see `_visiting`."""
-    return lambda: _visiting(browser, address)
+    return lambda: _visiting(context, address)
 
 
 @pytest.fixture
@@ -338,3 +368,22 @@ def visit(visiting: Callable[[], Any]) -> Iterator[Callable[..., Any]]:
     """A function that opens a page of the site, see `_visiting`."""
     with visiting() as open_page:
         yield open_page
+
+
+@pytest.fixture(scope="session")
+def grave() -> Callable[..., list[Any]]:
+    """A function from a page to axe-core's serious and critical violations of some rules or all."""
+
+    def violations(page: Any, *rules: str, within: str = "html") -> list[Any]:
+        page.wait_for_function("document.getAnimations().every((each) => each.playState !== 'running')")
+        if not page.evaluate("Boolean(window.axe)"):
+            page.evaluate(AXE.read_text())
+        options = {"resultTypes": ["violations"], "preload": False} | ({"runOnly": rules} if rules else {})
+        run = "([within, options]) => axe.run(within, options).then((found) => found.violations)"
+        return [
+            (each["id"], [node["target"] for node in each["nodes"]][:5], each["nodes"][0]["failureSummary"])
+            for each in page.evaluate(run, [within, options])
+            if each["impact"] in ("serious", "critical")
+        ]
+
+    return violations

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 TRACES = Path(__file__).parents[2] / "docs" / "_build" / "made" / "traces"
-SCENES = ("tour", "walkthrough", "batching", "samples", "beams", "prefix", "recompute", "swap")
 LAPTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 
 # A computes five tokens, block 5 before block 2. Then B finds the first block, and A ends.
@@ -95,37 +94,6 @@ def test_the_legend_explains_its_signs(open_trace: Callable[..., Any]) -> None:
     legend = open_trace(TRACE).locator(".bv-legend").text_content()
     assert "A ×4: four tables of A name this block" in legend
     assert "2/4: two of four slots hold a token" in legend
-
-
-@pytest.mark.parametrize("size", [LAPTOP, PHONE], ids=["laptop", "phone"])
-@pytest.mark.parametrize("scene", SCENES)
-def test_a_scene_fits_the_screen_and_keeps_its_height(
-    scene: str, size: dict[str, int], open_trace: Callable[..., Any]
-) -> None:
-    path = TRACES / f"{scene}.jsonl"
-    if not path.is_file():
-        pytest.skip("the traces are missing: make docs")
-    page = open_trace(path.read_text(encoding="utf-8"), viewport=size)
-    assert page.evaluate("document.documentElement.scrollWidth") == size["width"]
-    heights, parts = page.evaluate("""() => {
-        const root = document.querySelector(".block-view");
-        const high = (name) => root.querySelector(name).offsetHeight;
-        const heights = new Set();
-        const lanes = root.querySelector(".bv-lanes");
-        let hidden = 0;
-        for (let step = 1; step <= Number(root.querySelector("input").max); step++) {
-            root.blockView.goto(step);
-            heights.add(root.offsetHeight);
-            hidden = Math.max(hidden, lanes.scrollHeight - lanes.clientHeight);
-        }
-        return [[...heights], [high(".bv-body"), high(".bv-main"), high(".bv-side"), hidden]];
-    }""")
-    body, tables, pool, hidden = parts
-    assert len(heights) == 1 and hidden == 0, "all tables are in sight at every step"
-    if size is LAPTOP:
-        assert body < heights[0] <= 900
-    else:
-        assert tables <= 844 and pool <= 844
 
 
 @pytest.mark.parametrize("width", [1280, 390])

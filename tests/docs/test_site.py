@@ -1,35 +1,20 @@
-"""The documentation site as `make docs` builds it: its links, and what a browser makes of it."""
+"""The documentation site as `make docs` builds it: its links, and what its pages may ask of the build."""
 
 from __future__ import annotations
 
 import importlib.util
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
 from urllib.parse import unquote, urljoin, urlsplit
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "docs" / "_build"
-AXE = BUILD / "node_modules" / "axe-core" / "axe.min.js"
-KINDS = {
-    "home": "index.html",
-    "tutorial": "tutorials/walkthrough.html",
-    "concept": "concepts/copy_on_write.html",
-    "formulas": "concepts/attention.html",
-    "lessons": "lessons.html",
-    "api": "api/reference.html",
-    "glossary": "glossary.html",
-    "history": "history.html",
-    "trace": "trace.html",
-    "source": "source/reference/allocator.html",
-    "lesson": "source/lessons/05_copy_on_write/task.html",
-}
 
 
 class Html(HTMLParser):
@@ -146,6 +131,19 @@ def test_a_page_that_asks_for_what_is_gone_fails_the_build(ask: Callable[[str], 
         ask(f"Text.\n\n{line}\n")
 
 
+def test_a_formula_is_drawn_by_the_build_and_a_wrong_one_fails_it(hooks: ModuleType) -> None:
+    from mkdocs.exceptions import PluginError
+
+    drawn = hooks.on_post_page(
+        r'<p><span class="arithmatex">\(a &lt; b\)</span>.</p>', page=None, config=None
+    )
+    assert '<annotation encoding="application/x-tex">a &lt; b</annotation>' in drawn
+    assert drawn.startswith('<p><span class="arithmatex"><span class="katex">')
+    assert drawn.endswith("</span></span>.</p>")
+    with pytest.raises(PluginError, match="KaTeX"):
+        hooks.on_post_page(r'<div class="arithmatex">\[\gone\]</div>', page=None, config=None)
+
+
 def test_a_listing_is_the_source_and_links_to_its_line(ask: Callable[[str], str]) -> None:
     lines = (ROOT / "reference" / "allocator.py").read_text().splitlines()
     first = lines.index("class BlockAllocator:")
@@ -232,149 +230,3 @@ def test_a_line_about_two_arguments_is_parted() -> None:
     docstrings = load("docstrings")
     assert docstrings.apart(text) == f"Do it, and: more.\n\nArgs:\n{parted}"
     assert docstrings.apart("keys, values: prose.\n") == "keys, values: prose.\n"
-
-
-# ---------------------------------------------------------------------- in a browser
-
-
-@pytest.fixture(scope="module", params=KINDS)
-def each_kind(request: pytest.FixtureRequest, visiting: Callable[[], Any]) -> Iterator[Any]:
-    """A page of each kind, opened once for all tests that look at it, in the light scheme."""
-    with visiting() as open_page:
-        yield open_page(KINDS[request.param], color_scheme="light", viewport={"width": 1280, "height": 900})
-
-
-def test_a_page_is_accessible(each_kind: Any) -> None:
-    page = each_kind
-    page.set_viewport_size({"width": 1280, "height": 900})
-    assert page.evaluate("document.body.dataset.mdColorScheme") == "default"
-    page.evaluate(AXE.read_text())
-    assert grave(page, "{}") == []
-    page.evaluate("document.body.dataset.mdColorScheme = 'slate'")
-    page.wait_for_function("document.getAnimations().every((each) => each.playState !== 'running')")
-    assert grave(page, "{ runOnly: ['color-contrast', 'link-in-text-block'] }") == [], "in the dark scheme"
-    page.evaluate("document.body.dataset.mdColorScheme = 'default'")
-
-
-def test_a_page_cuts_nothing_where_there_is_room(each_kind: Any) -> None:
-    """Listings, cells and tables fit a laptop without scrolling; the source pages show files as they are."""
-    if "/source/" in each_kind.url:
-        pytest.skip("a whole file, with its own line breaks")
-    each_kind.set_viewport_size({"width": 1280, "height": 900})
-    shown = "pre > code, .cell-code, .arithmatex, table"
-    cut = each_kind.evaluate(
-        """(shown) => [...document.querySelectorAll(shown)]
-        .filter((each) => each.clientWidth && each.scrollWidth > each.clientWidth + 1)
-        .map((each) => each.textContent.slice(0, 60))""",
-        shown,
-    )
-    assert cut == []
-
-
-def test_a_page_is_at_ease_on_a_phone(each_kind: Any) -> None:
-    each_kind.set_viewport_size({"width": 360, "height": 740})
-    wide = each_kind.evaluate("[document.documentElement.scrollWidth, document.body.scrollWidth]")
-    assert max(wide) <= 360
-
-
-def test_a_wide_table_shows_on_a_phone_that_it_goes_on(visit: Callable[..., Any]) -> None:
-    page = visit("concepts/settings.html", viewport={"width": 360, "height": 740})
-    wrap = page.locator(".md-typeset__scrollwrap").first
-    assert wrap.evaluate("(each) => each.scrollWidth > each.clientWidth")
-    head = wrap.locator("th").first
-    head.evaluate("(each) => each.scrollIntoView({ block: 'center' })")
-    edge = {"x": 350, "y": head.bounding_box()["y"] + 3, "width": 10, "height": 2}  # above the words
-    at_the_beginning = page.screenshot(clip=edge)
-    wrap.evaluate("(each) => (each.scrollLeft = each.scrollWidth)")
-    assert page.screenshot(clip=edge) != at_the_beginning, "the shade is gone at the end"
-
-
-def grave(page: Any, options: str) -> list[tuple[str, list[Any], str]]:
-    """The serious and critical violations that axe-core finds: the rule, where, and what it says."""
-    violations = page.evaluate(f"axe.run(document, {options}).then((found) => found.violations)")
-    return [
-        (each["id"], [node["target"] for node in each["nodes"]][:5], each["nodes"][0]["failureSummary"])
-        for each in violations
-        if each["impact"] in ("serious", "critical")
-    ]
-
-
-def test_a_page_with_a_recording_has_the_width_for_it(visit: Callable[..., Any]) -> None:
-    page = visit("concepts/copy_on_write.html", viewport={"width": 1280, "height": 900})
-    assert page.locator(".block-view").bounding_box()["width"] > 900
-    assert page.locator(".md-sidebar--secondary").is_hidden()
-
-
-def test_the_block_view_on_a_page_steps_to_a_copy(visit: Callable[..., Any]) -> None:
-    page = visit("concepts/copy_on_write.html")
-    view = page.locator(".block-view")
-    view.locator(".bv-now").wait_for()
-    assert view.locator(".bv-now").inner_text().startswith("Step 2"), "where something happens"
-    view.focus()
-    page.keyboard.press("ArrowLeft")
-    assert "copy-on-write: block" not in view.inner_text()
-    page.keyboard.press("ArrowRight")
-    # Nine tokens of a prompt, blocks of four: three samples share block 13, and the last one keeps it.
-    assert "copy-on-write: block 13 → 7 for A.0" in view.inner_text()
-    assert "copy-on-write: block 13 → 9 for A.1" in view.inner_text()
-    assert view.inner_text().count("copy-on-write: block") == 2
-
-
-def test_a_page_from_a_folder_shows_its_recordings(browser: Any, site: Path) -> None:
-    page = browser.new_page()
-    page.goto((site / "concepts" / "preemption.html").as_uri() + "#scene=swap&step=13")
-    views = page.locator(".block-view .bv-now")
-    views.nth(1).wait_for()
-    assert [text[:7] for text in views.all_inner_texts()] == ["Step 12", "Step 13"]
-    page.close()
-
-
-@pytest.mark.parametrize("width, layout", [(1280, "wide"), (390, "narrow")])
-def test_a_picture_takes_the_room_of_its_page(visit: Callable[..., Any], width: int, layout: str) -> None:
-    page = visit("concepts/attention.html", viewport={"width": width, "height": 900})
-    shown = page.locator(".picture svg:visible")
-    assert shown.count() == 1 and layout in shown.get_attribute("class")
-    assert shown.bounding_box()["width"] == pytest.approx(720 if width > 720 else width - 32, abs=8)
-
-
-def test_formulas_are_drawn(visit: Callable[..., Any]) -> None:
-    page = visit("concepts/attention.html")
-    page.locator(".katex").first.wait_for()
-    assert page.locator(".arithmatex:not(:has(.katex))").count() == 0
-    assert page.locator(".katex-error").count() == 0
-
-
-@pytest.mark.parametrize(
-    "words, found",
-    [
-        ("fragmentation", "concepts/fragmentation.html"),
-        ("반갑습니다", "tutorials/walkthrough.html"),
-        ("안녕하세요", "tutorials/walkthrough.html"),
-        ("CoW", "concepts/copy_on_write.html"),
-        ("copy on write", "concepts/copy_on_write.html"),
-        ("quantization", "concepts/kv_cache.html"),
-        ("page table", "concepts/block_table.html"),
-        ("prefix cache", "concepts/prefix_cache.html"),
-        ("vAttention", "history.html"),
-    ],
-)
-def test_the_search_finds_the_page_on_the_topic_first(
-    visit: Callable[..., Any], words: str, found: str
-) -> None:
-    page = visit("index.html", viewport={"width": 1280, "height": 900})
-    page.keyboard.press("/")
-    page.keyboard.insert_text(words)  # as a mouse pastes it: no key is pressed
-    results = page.locator(".md-search-result__item > .md-search-result__link")
-    results.first.wait_for()
-    assert found in results.first.get_attribute("href")
-
-
-def test_the_home_page_is_light(visit: Callable[..., Any]) -> None:
-    page = visit("index.html")
-    sizes = page.evaluate(
-        "[...performance.getEntriesByType('navigation'), ...performance.getEntriesByType('resource')]"
-        ".map((entry) => [entry.name, entry.transferSize])"
-    )
-    total = sum(size for _, size in sizes)
-    assert 100_000 < total < 1_000_000, sizes
-    assert not [name for name, _ in sizes if "pyodide" in name], "Python is loaded when a reader asks for it"

@@ -124,6 +124,29 @@ def test_the_browser_reads_every_block_as_python_does(name: str, live: Callable[
     assert found == [[list(state.block_state(block)) for block in blocks] for state in states_of(trace)]
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_the_browser_has_the_tables_and_counts_that_the_engine_had(
+    name: str, live: Callable[[str], Any]
+) -> None:
+    life = live(name)
+    *states, _ = in_browser_code("""states.map((state) => {
+        const { users, counts } = survey(run, state);
+        return {
+            tables: [...state.tables.values()].map((t) => [t.name, t.blocks, t.host, t.tokens]),
+            users: [...users].map(([block, uses]) => [block, uses.length]),
+            counts,
+        };
+    })""", life.trace)  # fmt: skip
+    for state, truth in zip(states, life.truth, strict=True):
+        tables = {key(each): (blocks, host, tokens) for each, blocks, host, tokens in state["tables"]}
+        assert tables == truth["tables"]
+        in_use = {f"{b}": n for b, n in enumerate(truth["counts"]) if n}
+        in_use |= {f"h{b}": n for b, n in enumerate(truth["host_counts"]) if n}
+        assert dict(state["users"]) == in_use
+        assert state["counts"]["free"] == truth["num_free"]
+        assert state["counts"]["saved"] == sum(n - 1 for n in truth["counts"] if n)
+
+
 def test_the_browser_says_who_begins_again_after_an_interrupt() -> None:
     arrived = [{"id": "A", "prompt": "", "prompt_tokens": 6, "sequences": 1}]
     table = {"A": {"blocks": [0, 1], "tokens": 0}}
