@@ -13,14 +13,12 @@ from typing import Any
 
 from minipaged.errors import InvalidConfigError
 from minipaged.models.default_model import DEFAULT_MODEL, ensure_default_model
-from minipaged.models.loading import load_model
 from minipaged.terminal.console import DataConsole
 from minipaged.terminal.results import output_file, write_results
 
 from ..huggingface.workload import Settings, make_workload
 from ..shared.models import plain_token_ids
 from ..shared.report import add_output_argument, head, print_machine, print_table
-from .limits import machine_limits
 from .systems import SYSTEMS, Worker, started
 
 # By name: how many of the requests, and how many of them a system is given at once.
@@ -52,6 +50,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         raise InvalidConfigError(
             f"only={args.only!r} leaves no system that is installed: {', '.join(wanted)}"
         )
+    from .limits import machine_limits  # torch: the help must not wait for it
+
     console = DataConsole()
     model = str(ensure_default_model()) if args.model == DEFAULT_MODEL else args.model
     results = head({"model": args.model, "rounds": args.rounds})
@@ -64,6 +64,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _compare(console: DataConsole, names: list[str], model: str, rounds: int) -> dict[str, Any]:
+    from minipaged.models.loading import load_model  # torch: the help must not wait for it
+
     requests = make_workload(_settings(model), plain_token_ids(load_model(model)))
     with ExitStack() as stack:
         workers = {}

@@ -1,12 +1,7 @@
-"""`minipaged bench step`: what a decode step takes on a CPU, beside the least that this machine could take.
-
-A step reads all weights and the cache of every sequence once, and multiplies each token by all weights. The
-limit is the longer of the two, at the speeds that are measured first. Page: docs/cpu_ledger.md.
-"""
+"""Decode steps of a real model, timed: all of a step, and its linear layers alone."""
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -17,46 +12,15 @@ import torch
 
 from minipaged import LLM
 from minipaged.engine.batch import Batch
-from minipaged.errors import InvalidConfigError
 from minipaged.kernels.block_table import slot_mapping
 from minipaged.models.loading import DTYPES
 from minipaged.reference.block_table import num_blocks_for
-from minipaged.terminal.console import DataConsole
-from minipaged.terminal.results import output_file, write_results
-
-from .peers.limits import machine_limits
-from .shared.report import add_output_argument, head, print_machine, print_table
 
 BATCHES = (1, 8, 32)
 BLOCK_SIZE = 16
-WAYS = [("float32", False), ("float32", True), ("bfloat16", False), ("bfloat16", True)]  # and whether packed
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The length of the contexts, and how long each figure is measured."""
-    parser.add_argument("--context", type=int, default=200, metavar="N", help="tokens of each sequence")
-    parser.add_argument("--seconds", type=float, default=4.0, metavar="S", help="for each figure")
-    add_output_argument(parser, "step")
-
-
-def run(args: argparse.Namespace) -> dict[str, Any]:
-    """Measure, print, write `args.output` as JSON, and return it. Raises InvalidConfigError for no time."""
-    if args.context < 1 or args.seconds <= 0:
-        raise InvalidConfigError("context must be at least 1 and seconds above 0")
-    output = output_file(args.output)
-    console = DataConsole()
-    results = head({"context": args.context, "seconds": args.seconds})
-    results["limits"] = limits = machine_limits()
-    results["steps"] = []
-    for dtype, packed in WAYS:
-        with console.status(f"{dtype}, {'packed' if packed else 'plain'} ..."):
-            results["steps"] += _measure(dtype, packed, args.context, args.seconds, limits)
-    _print(console, results)
-    write_results(console, output, results)
-    return results
-
-
-def _measure(
+def measure(
     dtype: str, packed: bool, context: int, seconds: float, limits: dict[str, float]
 ) -> list[dict[str, Any]]:
     """Milliseconds of a step, of its linear layers alone, and at the limit, for each number of sequences."""
@@ -128,21 +92,3 @@ def _milliseconds(work: Callable[[], object], seconds: float) -> float:
         work()
         taken.append(time.perf_counter() - start)
     return statistics.median(taken) * 1e3
-
-
-def _print(console: DataConsole, results: dict[str, Any]) -> None:
-    print_machine(console, results)
-    console.print(", ".join(f"{name} {value:.1f}" for name, value in results["limits"].items()), markup=False)
-    rows = [
-        (
-            f"{row['dtype']}{', packed' if row['packed'] else ''}",
-            str(row["sequences"]),
-            f"{row['step_ms']:.1f}",
-            f"{row['linear_ms']:.1f}",
-            f"{row['limit_ms']:.1f}",
-            f"{row['step_ms'] / row['limit_ms']:.2f}",
-        )
-        for row in results["steps"]
-    ]
-    columns = ("weights", "sequences", "step, ms", "linear layers, ms", "limit, ms", "step / limit")
-    print_table(console, f"A decode step at context {results['settings']['context']}", columns, rows)
