@@ -15,7 +15,7 @@ If you do not know the answer, say so."
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo bench bench-kernels gpu-check lockstep soak fuzz test lessons mutants docs docs-serve docs-picture docs-check lint clean
+.PHONY: help demo bench bench-peers bench-kernels gpu-check lockstep soak fuzz test lessons mutants docs docs-serve docs-picture docs-check lint clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -27,6 +27,10 @@ demo: .venv/installed ## generate text with a small model and show its blocks
 
 bench: .venv/installed ## compare with Hugging Face generate, side by side
 	.venv/bin/minipaged bench
+
+bench-peers: .venv/installed ## compare with vLLM's CPU build (installed into .peers/, some 13 minutes) and Hugging Face
+	@[ -x .peers/vllm/bin/python ] || benchmarks/peers/install.sh
+	.venv/bin/minipaged bench peers
 
 bench-kernels: .venv/installed-dev ## time each concept, reference and twin, and attention against torch's
 	OMP_NUM_THREADS=$$(.venv/bin/python -c 'import torch; print(torch.get_num_threads())') \

@@ -32,18 +32,25 @@ class LLM:
     """A model served through a paged KV cache. Calls from several threads are served one after another.
 
     model: "smollm2-135m" (fetched once, 93 MB), a Hugging Face id, or a folder. dtype: "auto" is the
-    checkpoint's own on a GPU and float32 on a CPU. device: "auto", "cpu" or "cuda". policy: who starts next
-    and who gives way, such as `Priority()`; by default first come, first served. parts: classes of your own
-    that keep the blocks, such as `Parts(allocator_class=...)`; or a whole `block_manager_class`. The other
-    arguments are those of `minipaged.config.EngineConfig`.
+    checkpoint's own on a GPU and float32 on a CPU. device: "auto", "cpu" or "cuda". pack_weights: True lays
+    out the weights for fast products on a CPU; None does so in 16 bits, where it takes no memory. policy:
+    who starts next and who gives way, such as `Priority()`; by default first come, first served. parts:
+    classes of your own that keep the blocks, such as `Parts(allocator_class=...)`; or a whole
+    `block_manager_class`. The other arguments are those of `minipaged.config.EngineConfig`.
     """
 
     def __init__(
-        self, model: str = "smollm2-135m", *, dtype: str = "auto", device: str = "auto", **settings: Any
+        self,
+        model: str = "smollm2-135m",
+        *,
+        dtype: str = "auto",
+        device: str = "auto",
+        pack_weights: bool | None = None,
+        **settings: Any,
     ) -> None:
         own = {name: settings.pop(name) for name in OWN_PARTS if name in settings}
         config = EngineConfig(**settings)
-        self.engine = _load_engine(model, dtype, device, config, own)
+        self.engine = _load_engine(model, dtype, device, pack_weights, config, own)
         self._numbers = count()
         self._serving = RLock()
         if changed := changed_parameters(self.engine.loaded.default_params):
@@ -163,14 +170,21 @@ class LLM:
 
 
 def _load_engine(
-    model: str, dtype: str, device: str, config: EngineConfig, parts: dict[str, Any]
+    model: str,
+    dtype: str,
+    device: str,
+    pack_weights: bool | None,
+    config: EngineConfig,
+    parts: dict[str, Any],
 ) -> LLMEngine:
     """Load a model into an engine. torch and transformers are imported here, since that takes seconds."""
     from .engine.engine import LLMEngine
     from .engine.model_hook import ATTENTION_NAME
     from .models.loading import load_model
 
-    loaded = load_model(model, dtype=dtype, device=device, attn_implementation=ATTENTION_NAME)
+    loaded = load_model(
+        model, dtype=dtype, device=device, attn_implementation=ATTENTION_NAME, pack_weights=pack_weights
+    )
     return LLMEngine(loaded, config, **parts)
 
 

@@ -96,11 +96,41 @@ def _preemption(results: dict[str, Any]) -> str:
     return _rows(["block size", "copies", "swap out, ms", "swap in, ms", "recompute, ms"], rows)
 
 
+def _peers(results: dict[str, Any]) -> str:
+    loads = results["loads"]
+    names = next(iter(loads.values()))
+    rows = [[name, *(_speed(loads[load][name]) for load in loads)] for name in names]
+    return _rows(["output tokens/s, median (lowest to highest)", *loads], rows)
+
+
+def _speed(row: dict[str, float]) -> str:
+    return f"{row['tokens_per_second']:.1f} ({row['lowest']:.1f} to {row['highest']:.1f})"
+
+
+def _step(results: dict[str, Any]) -> str:
+    rows = [
+        [
+            f"{each['dtype']}, {'packed' if each['packed'] else 'plain'}",
+            str(each["sequences"]),
+            f"{each['step_ms']:.1f}",
+            f"{each['linear_ms']:.1f}",
+            f"{each['limit_ms']:.1f}",
+            f"{each['step_ms'] / each['limit_ms']:.1f}",
+        ]
+        for each in results["steps"]
+    ]
+    limits = ", ".join(f"{name}: {value:.1f}" for name, value in results["limits"].items())
+    head = ["weights", "sequences", "step, ms", "linear layers, ms", "limit, ms", "step / limit"]
+    return f"{_rows(head, rows)}\n\nWhat the machine can do at most, as measured in the same run: {limits}."
+
+
 MAKERS: dict[str, Callable[[dict[str, Any]], str]] = {
     "huggingface": _huggingface,
     "prefix": _prefix,
     "preemption": _preemption,
     "bookkeeping": _bookkeeping,
+    "peers": _peers,
+    "step": _step,
 }
 
 

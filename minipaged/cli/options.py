@@ -83,6 +83,10 @@ class EngineOptions:
     model: Annotated[str, Option(help="a Hugging Face id or a folder")] = "smollm2-135m"
     dtype: Annotated[str, Option(help="auto, float32, float64, float16 or bfloat16")] = "auto"
     device: Annotated[str, Option(help="auto, cpu or cuda")] = "auto"
+    pack_weights: Annotated[
+        bool | None,
+        Option("--pack-weights/--no-pack-weights", help="lay out weights for a CPU's products (16 bits: on)"),
+    ] = None
     attention_backend: Annotated[str, Option(help=", ".join(BACKENDS))] = "auto"
     block_size: Annotated[int, Option(help="tokens per block")] = 16
     num_blocks: Annotated[int | None, Option(help="blocks in the pool")] = None

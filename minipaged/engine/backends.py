@@ -19,6 +19,8 @@ import torch
 from ..errors import BackendUnavailableError
 from ..reference import attention as reference
 
+PATIENCE = 4.0  # seconds without a word; to fetch compiled code takes less, on a busy machine too
+
 Attention = Callable[..., torch.Tensor]
 
 
@@ -41,7 +43,7 @@ class AttentionBackend(NamedTuple):
 @cache  # a further engine of the process has nothing to compile
 def _compile(decode: Attention, dtype: torch.dtype) -> None:
     start = time.perf_counter()
-    note = Timer(1.0, _print_note)
+    note = Timer(PATIENCE, _print_note)
     note.start()
     queries, pool = torch.zeros(1, 8, 64, dtype=dtype), torch.zeros(1, 16, 8, 64, dtype=dtype)
     try:
@@ -52,7 +54,7 @@ def _compile(decode: Attention, dtype: torch.dtype) -> None:
     finally:
         note.cancel()
         note.join()
-    if (seconds := time.perf_counter() - start) > 1:
+    if (seconds := time.perf_counter() - start) > PATIENCE:
         print(f"{seconds:.0f} s", file=sys.stderr, flush=True)
 
 

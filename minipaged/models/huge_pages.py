@@ -67,7 +67,21 @@ def _drop_pages(values: torch.Tensor, files: list[range]) -> None:
     safetensors maps a file as one piece, which goes away with the last of its weights. Until then the process
     would hold every weight twice.
     """
+    pages = _whole_pages(values)
+    if pages and any(pages.start in file and pages.stop <= file.stop for file in files):
+        drop_pages(values)
+
+
+def drop_pages(values: torch.Tensor) -> None:
+    """Give back the memory of numbers that nobody reads again, though a neighbour keeps them allocated."""
+    pages = _whole_pages(values)
+    if sys.platform == "linux" and pages:
+        ctypes.CDLL(None).madvise(
+            ctypes.c_void_p(pages.start), ctypes.c_size_t(len(pages)), mmap.MADV_DONTNEED
+        )
+
+
+def _whole_pages(values: torch.Tensor) -> range:
+    """The addresses of the pages that hold nothing else."""
     start = -(-values.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
-    num_bytes = (values.data_ptr() + values.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE - start
-    if num_bytes > 0 and any(start in file and start + num_bytes <= file.stop for file in files):
-        ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(num_bytes), mmap.MADV_DONTNEED)
+    return range(start, (values.data_ptr() + values.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE)

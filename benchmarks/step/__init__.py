@@ -1,0 +1,1 @@
+"""A decode step beside the machine's limits; see bench.py."""
