@@ -8,6 +8,9 @@
     open.call(this, method, url, ...more);
     if (!`${url}`.endsWith("/search/search_index.json") || new URLSearchParams(location.search).has("h")) return;
     const field = document.querySelector(".md-search__input");
-    this.send = () => field.addEventListener("focus", () => send.call(this), { once: true });
+    this.send = () => {
+      if (field === document.activeElement) send.call(this);
+      else field.addEventListener("focus", () => send.call(this), { once: true });
+    };
   };
 })();

@@ -110,6 +110,13 @@ def test_the_search_finds_the_page_on_the_topic_first(searched: Any, words: str,
     assert found in results.first.get_attribute("href")
 
 
+def test_an_address_can_ask(visit: Callable[..., Any]) -> None:
+    page = visit("glossary.html?q=fragmentation", viewport=LAPTOP)
+    result = page.locator(".md-search-result__item > .md-search-result__link").first
+    result.wait_for()
+    assert "concepts/fragmentation.html" in result.get_attribute("href")
+
+
 def test_a_page_that_a_search_leads_to_marks_the_words(visit: Callable[..., Any]) -> None:
     page = visit("concepts/copy_on_write.html?h=fork", viewport=LAPTOP)
     page.locator("mark").first.wait_for()
