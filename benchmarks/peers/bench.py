@@ -16,9 +16,10 @@ from minipaged.models.default_model import DEFAULT_MODEL, ensure_default_model
 from minipaged.terminal.console import DataConsole
 from minipaged.terminal.results import output_file, write_results
 
-from ..huggingface.workload import Settings, make_workload
+from ..huggingface import bench as huggingface
+from ..huggingface.workload import RequestSet, Settings, batches, make_workload
 from ..shared.models import plain_token_ids
-from ..shared.report import add_output_argument, head, print_machine, print_table
+from ..shared.report import add_output_argument, head, print_limits, print_machine, print_table
 from .systems import SYSTEMS, Worker, started
 
 # By name: how many of the requests, and how many of them a system is given at once.
@@ -50,7 +51,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         raise InvalidConfigError(
             f"only={args.only!r} leaves no system that is installed: {', '.join(wanted)}"
         )
-    from .limits import machine_limits  # torch: the help must not wait for it
+    from ..shared.limits import machine_limits  # torch: the help must not wait for it
 
     console = DataConsole()
     model = str(ensure_default_model()) if args.model == DEFAULT_MODEL else args.model
@@ -73,19 +74,23 @@ def _compare(console: DataConsole, names: list[str], model: str, rounds: int) ->
             with console.status(f"{name}: loading ..."):
                 workers[name] = stack.enter_context(started(name, model))
         return {
-            load: _measure(console, load, workers, rounds, requests.prompts[:count],
-                           requests.output_lengths[:count], at_once)
+            load: _measure(console, load, workers, rounds, next(batches(requests, count)), at_once)
             for load, (count, at_once) in LOADS.items()
-        }  # fmt: skip
+        }
 
 
 def _measure(
-    console: DataConsole, load: str, workers: dict[str, Worker], rounds: int, *task: Any
+    console: DataConsole,
+    load: str,
+    workers: dict[str, Worker],
+    rounds: int,
+    requests: RequestSet,
+    at_once: int,
 ) -> dict[str, Any]:
     """Run one load on all systems in turns, `rounds` times, after a few tokens of each request to warm up."""
     seconds: dict[str, list[float]] = {name: [] for name in workers}
     tokens: dict[str, list[list[int]]] = {}
-    prompts, lengths, at_once = task
+    prompts, lengths = requests
     for worker in workers.values():
         worker.run(prompts, [WARM_UP] * len(prompts), at_once)
     for turn in range(rounds):
@@ -113,17 +118,15 @@ def _num_same(tokens: dict[str, list[list[int]]], name: str) -> int:
 
 
 def _settings(model: str) -> Settings:
-    """The load of `minipaged bench`."""
-    return Settings(
-        model=model, num_requests=32, min_prompt=16, max_prompt=256, min_output=8, max_output=256, seed=0,
-        dtype="float32", device="cpu", attention_backend="auto",
-    )  # fmt: skip
+    """Those of `minipaged bench`, so that both run the same requests."""
+    parser = argparse.ArgumentParser()
+    huggingface.add_arguments(parser)
+    return huggingface.settings_from(parser.parse_args(["--model", model]))
 
 
 def _print(console: DataConsole, results: dict[str, Any]) -> None:
     print_machine(console, results)
-    limits = ", ".join(f"{name} {value:.1f}" for name, value in results["limits"].items())
-    console.print(limits, markup=False)
+    print_limits(console, results)
     for name in results["not_installed"]:
         console.print(f"{name}: not installed, see `make bench-peers`", markup=False)
     for load, systems in results["loads"].items():

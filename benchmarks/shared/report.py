@@ -66,6 +66,12 @@ def print_machine(console: DataConsole, results: dict[str, Any]) -> None:
     )
 
 
+def print_limits(console: DataConsole, results: dict[str, Any]) -> None:
+    """What `machine_limits` found that the machine can do at most, in a line."""
+    limits = ", ".join(f"{name} {value:.1f}" for name, value in results["limits"].items())
+    console.print(limits, markup=False)
+
+
 def print_table(
     console: DataConsole, title: str, names: Sequence[str], rows: Sequence[Sequence[str]]
 ) -> None:

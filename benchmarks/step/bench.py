@@ -13,7 +13,7 @@ from minipaged.errors import InvalidConfigError
 from minipaged.terminal.console import DataConsole
 from minipaged.terminal.results import output_file, write_results
 
-from ..shared.report import add_output_argument, head, print_machine, print_table
+from ..shared.report import add_output_argument, head, print_limits, print_machine, print_table
 
 WAYS = [("float32", False), ("float32", True), ("bfloat16", False), ("bfloat16", True)]  # and whether packed
 
@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     if args.context < 1 or args.seconds <= 0:
         raise InvalidConfigError("context must be at least 1 and seconds above 0")
     output = output_file(args.output)
-    from ..peers.limits import machine_limits  # torch: the help must not wait for it
+    from ..shared.limits import machine_limits  # torch: the help must not wait for it
     from .measure import measure
 
     console = DataConsole()
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
 def _print(console: DataConsole, results: dict[str, Any]) -> None:
     print_machine(console, results)
-    console.print(", ".join(f"{name} {value:.1f}" for name, value in results["limits"].items()), markup=False)
+    print_limits(console, results)
     rows = [
         (
             f"{row['dtype']}{', packed' if row['packed'] else ''}",

@@ -22,9 +22,7 @@ BOTH = [pytest.param(torch.float32, marks=needs_mkl), pytest.param(torch.bfloat1
 ALLOWED_ERROR = {torch.float32: 1e-4, torch.bfloat16: 0.2}
 
 
-@pytest.mark.parametrize(
-    "dtype", [torch.float32, pytest.param(torch.bfloat16, marks=needs_bfloat16)], ids=str
-)
+@pytest.mark.parametrize("dtype", BOTH, ids=str)
 @pytest.mark.parametrize("num_tokens", [1, 3, 31, 32, 33, 127, 128])
 @pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
 def test_a_packed_layer_multiplies_as_float64_does(dtype: torch.dtype, num_tokens: int, bias: bool) -> None:
