@@ -51,38 +51,43 @@ class Partial(NamedTuple):
     weighted: np.ndarray  # [..., head_dim], of a tile [head_dim, ...]: sum of exp(score - maximum) * value
 
 
-def as_arguments(
-    queries: Tensor, key_cache: Tensor, value_cache: Tensor, rows: tuple[Tensor, Tensor, Tensor],
-    options: tuple[float, int | None, float | None],
-) -> tuple[Any, ...]:  # fmt: skip
-    """An array for the result, and the fields of Batch, of two Caches and of Options, as plain tuples.
+def as_queries(queries: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """An array for the result, and the queries in the type that sums are made in."""
+    wide = queries if queries.dtype == torch.float64 else queries.to(torch.float32)
+    array = wide.detach().contiguous().numpy()
+    return np.empty_like(array), array
 
-    rows: query_starts, block_tables and context_lengths. options: scale, window and soft cap.
-    The tuples are plain because Numba looks 0.5 µs longer at a tuple with names.
+
+def as_rows(rows: tuple[Tensor, Tensor, Tensor], pool_shape: Any) -> tuple[np.ndarray, ...]:
+    """The fields of Batch after the queries, once they are known not to lead out of a pool.
+
+    rows: query_starts, block_tables and context_lengths. pool_shape: [num_blocks, block_size, ...], of K or V.
     """
+    starts, tables, lengths = (tensor.contiguous().numpy() for tensor in rows)
+    check_contents(tables, lengths, *pool_shape[:2])
+    return starts, tables, lengths
+
+
+def as_options(options: tuple[float, int | None, float | None], number: Any) -> tuple[Any, ...]:
+    """The fields of Options, `scale` and `softcap` of the type `number`."""
     scale, window, softcap = options
     check_options(window, softcap)
-    if queries.device.type != "cpu":
-        raise ValueError(f"queries: on {queries.device}, must be on the CPU")
-    starts, tables, lengths = (tensor.contiguous().numpy() for tensor in rows)
-    check_contents(tables, lengths, *key_cache.shape[:2])
-    number = np.float64 if queries.dtype == torch.float64 else np.float32
-    wide = queries.detach().to(torch.float64 if number is np.float64 else torch.float32).contiguous().numpy()
-    out = np.empty_like(wide)
-    out[: starts[0]], out[starts[-1] :] = 0, 0  # rows that belong to no sequence
-    filled_in = (number(scale), 2**62 if window is None else window, number(softcap or 0))
-    return out, (wide, starts, tables, lengths), _as_cache(key_cache), _as_cache(value_cache), filled_in
+    return number(scale), 2**62 if window is None else window, number(softcap or 0)
 
 
-def _as_cache(cache: Tensor) -> tuple[Any, ...]:
+def as_cache(cache: Tensor) -> tuple[Any, ...]:
+    """The fields of Cache, as a plain tuple: Numba looks 0.5 µs longer at a tuple with names."""
     (num_blocks, block_size, num_heads, head_dim), (block, slot, head, _) = cache.shape, cache.stride()
     size = (num_blocks - 1) * block + (block_size - 1) * slot + (num_heads - 1) * head + head_dim
     flat = cache.detach().as_strided((size if cache.numel() else 0,), (1,))
-    if cache.dtype in _STAND_INS:
-        numbers = flat.view(torch.int16).numpy().view(_STAND_INS[cache.dtype])
-    else:
-        numbers = flat.numpy()
-    return numbers, block, slot, head, block_size, num_heads
+    return as_numbers(flat), block, slot, head, block_size, num_heads
+
+
+def as_numbers(tensor: Tensor) -> np.ndarray:
+    """The same memory as an array."""
+    if tensor.dtype in _STAND_INS:
+        return tensor.view(torch.int16).numpy().view(_STAND_INS[tensor.dtype])
+    return tensor.numpy()
 
 
 def check_contents(tables: np.ndarray, lengths: np.ndarray, num_blocks: int, block_size: int) -> None:

@@ -19,23 +19,13 @@ from torch import Tensor
 
 from . import _vector as vector
 from ._checks import check_inputs, check_one_query_each, check_starts
-from ._cpu_arguments import Batch, Cache, Options, Partial, as_arguments
+from ._cpu_arguments import Batch, Cache, Options, Partial, as_cache, as_options, as_queries, as_rows
 from ._numba import entry, fast, inner, threaded_entry, unallocating
-from ._work_items import SPLIT, TILE, WORTH_A_THREAD, load_rows, new_partials, plan_work, store_rows
+from ._work_items import (SPLIT, TILE, WORTH_A_THREAD, load_rows, new_partials, plan_work, store_rows, visible_slots)
 
 STEP = 64  # keys that a tile folds in at a time: a multiple of 4, as SPLIT is of vector.LANES
 AHEAD = 16  # tokens between the one being read and the one being fetched into the processor's caches
 _launch_lock = threading.Lock()  # Numba's fallback threading layer doesn't bear two callers at once
-
-
-@fast
-def visible_slots(slots: Any, cache: Cache, block_table: Any, first: int, end: int) -> None:
-    """slots[i] = where token first + i lies in cache.numbers, block by block; the rest repeat the last."""
-    for index in range(first // cache.block_size, (end - 1) // cache.block_size + 1):
-        start, before = block_table[index] * cache.block_stride, index * cache.block_size
-        for token in range(max(first, before), min(end, before + cache.block_size)):
-            slots[token - first] = start + (token - before) * cache.slot_stride
-    slots[end - first :] = slots[end - first - 1]
 
 
 # ---- decode: one query, all its heads, against the tokens of a split -------------------------------------
@@ -242,7 +232,17 @@ def prefill_attention(
 
 
 def _launch(queries: Tensor, key_cache: Tensor, value_cache: Tensor, rows: Any, options: Any) -> Tensor:
-    out, *arguments = as_arguments(queries, key_cache, value_cache, rows, options)
+    if queries.device.type != "cpu":
+        raise ValueError(f"queries: on {queries.device}, must be on the CPU")
+    arrays = as_rows(rows, key_cache.shape)
+    return attend(queries, as_cache(key_cache), as_cache(value_cache), arrays, options)
+
+
+def attend(queries: Tensor, keys: Any, values: Any, rows: Any, options: Any) -> Tensor:
+    """Attention of decodes and prefills, with keys and values by `as_cache`, and rows by `as_rows`."""
+    (out, wide), starts = as_queries(queries), rows[0]
+    out[: starts[0]], out[starts[-1] :] = 0, 0  # rows that belong to no sequence
+    arguments = (wide, *rows), keys, values, as_options(options, out.dtype.type)
     limits = torch.get_num_threads(), WORTH_A_THREAD // out.shape[2]
     if not _attend_alone(out, *arguments, limits):
         with _launch_lock:

@@ -14,6 +14,7 @@ from functools import cache
 from threading import Timer
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from ..errors import BackendUnavailableError
@@ -22,6 +23,7 @@ from ..reference import attention as reference
 PATIENCE = 4.0  # seconds without a word; to fetch compiled code takes less, on a busy machine too
 
 Attention = Callable[..., torch.Tensor]
+Options = tuple[float, int | None, float | None]  # scale, window and soft cap
 
 
 class AttentionBackend(NamedTuple):
@@ -42,6 +44,9 @@ class AttentionBackend(NamedTuple):
 
 @cache  # a further engine of the process has nothing to compile
 def _compile(decode: Attention, dtype: torch.dtype) -> None:
+    from ..kernels._cpu_arguments import as_cache
+    from ..kernels._cpu_write import write
+
     start = time.perf_counter()
     note = Timer(PATIENCE, _print_note)
     note.start()
@@ -51,6 +56,7 @@ def _compile(decode: Attention, dtype: torch.dtype) -> None:
             tables = torch.zeros(1, num_blocks, dtype=torch.int32)
             length = torch.tensor([num_blocks * 16], dtype=torch.int32)
             decode(queries, pool, pool, tables, length, scale=1.0)
+        write(as_cache(pool), pool[0], np.zeros(16, np.int64))
     finally:
         note.cancel()
         note.join()

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import torch
 
@@ -78,6 +80,18 @@ class KVCache:
     def block_size(self) -> int:
         """Tokens per block."""
         return self.pool.shape[3]
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of the pool."""
+        return self.pool.shape[0]
+
+    @cached_property
+    def flat_layers(self) -> list[tuple[Any, Any]]:
+        """The views of `layers` as the CPU's compiled code takes them."""
+        from ..kernels._cpu_arguments import as_cache  # Numba, which a GPU doesn't need
+
+        return [(as_cache(keys), as_cache(values)) for keys, values in self.layers]
 
     @property
     def num_bytes(self) -> int:

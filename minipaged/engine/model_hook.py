@@ -8,17 +8,21 @@ file that knows how transformers calls attention.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 from transformers import AttentionInterface
 
 from ..errors import ModelNotSupportedError
 from ..kernels.block_table import write_kv
 from ..models.attention_call import check_attention_call
-from .backends import AttentionBackend
+from .backends import AttentionBackend, Options
 from .batch import Batch
 from .kv_cache import KVCache
+
+if TYPE_CHECKING:
+    from .cpu_step import CPUStep
 
 ATTENTION_NAME = "minipaged"
 
@@ -31,6 +35,36 @@ class PagedStep:
     cache: KVCache
     backend: AttentionBackend
 
+    def attend(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, options: Options) -> Tensor:
+        """Write K and V of a layer to their slots, then attend: decodes first, and the rest as prefills.
+
+        queries: [T, heads, head_dim]; keys, values: [T, kv_heads, head_dim]. options: scale, window, softcap.
+        Returns [T, heads, head_dim].
+        """
+        batch, (key_cache, value_cache) = self.batch, self.cache.layers[layer]
+        write_kv(keys, values, key_cache, value_cache, batch.slots)
+        named: dict[str, Any] = dict(zip(("scale", "window", "softcap"), options, strict=True))
+        n = batch.num_decodes
+        parts = []
+        if n:
+            tables, lengths = batch.block_tables[:n], batch.context_lengths[:n]
+            parts.append(self.backend.decode(queries[:n], key_cache, value_cache, tables, lengths, **named))
+        if n < len(batch.block_tables):
+            tables, lengths = batch.block_tables[n:], batch.context_lengths[n:]
+            rows = tables, lengths, batch.prefill_starts
+            named["max_query_length"] = batch.max_query_length
+            parts.append(self.backend.prefill(queries[n:], key_cache, value_cache, *rows, **named))
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def new_step(batch: Batch, cache: KVCache, backend: AttentionBackend) -> PagedStep | CPUStep:
+    """The step for a backend: the CPU's compiled one has its own, which saves a tenth of a decode step."""
+    if backend.name != "numba":
+        return PagedStep(batch, cache, backend)
+    from .cpu_step import CPUStep  # Numba, which a GPU doesn't need
+
+    return CPUStep(batch, cache)
+
 
 def paged_attention(
     module: torch.nn.Module,
@@ -39,7 +73,7 @@ def paged_attention(
     value: torch.Tensor,
     attention_mask: torch.Tensor | None,
     *,
-    paged: PagedStep | None = None,
+    paged: PagedStep | CPUStep | None = None,
     scaling: float | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
@@ -55,26 +89,10 @@ def paged_attention(
     if paged is None:
         raise ModelNotSupportedError(f"{type(module).__name__} does not pass its arguments on to attention")
     check_attention_call(module, attention_mask, dropout, is_causal, others)
-    batch = paged.batch
     queries, keys, values = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
-    key_cache, value_cache = paged.cache.layers[module.layer_idx]  # type: ignore[index]
-    write_kv(keys, values, key_cache, value_cache, batch.slots)
-    scale = scaling if scaling is not None else query.shape[-1] ** -0.5
-    options = {"scale": float(scale), "window": sliding_window, "softcap": softcap}
-    num_decodes = batch.num_decodes
-    parts = []
-    if num_decodes:
-        tables, lengths = batch.block_tables[:num_decodes], batch.context_lengths[:num_decodes]
-        decode = paged.backend.decode
-        parts.append(decode(queries[:num_decodes], key_cache, value_cache, tables, lengths, **options))
-    if num_decodes < len(batch.block_tables):
-        tables, lengths = batch.block_tables[num_decodes:], batch.context_lengths[num_decodes:]
-        prefill, starts = paged.backend.prefill, batch.prefill_starts
-        options["max_query_length"] = batch.max_query_length
-        parts.append(
-            prefill(queries[num_decodes:], key_cache, value_cache, tables, lengths, starts, **options)
-        )
-    output = parts[0] if len(parts) == 1 else torch.cat(parts)
+    scale = float(scaling) if scaling is not None else query.shape[-1] ** -0.5
+    layer: int = module.layer_idx  # type: ignore[assignment]
+    output = paged.attend(layer, queries, keys, values, (scale, sliding_window, softcap))
     return output.unsqueeze(0), None
 
 

@@ -17,7 +17,7 @@ from ..reference.copy_on_write import independent_copies
 from .backends import get_backend
 from .batch import Batch, BatchBuilder
 from .kv_cache import KVCache, KVShape, allocating, num_host_blocks, num_pool_blocks
-from .model_hook import PagedStep
+from .model_hook import new_step
 from .schedule import Move, Schedule
 
 Place = tuple[str, int]  # a pool, "device" or "host", and a block of it
@@ -77,7 +77,7 @@ class ModelRunner:
             position_ids=batch.positions.unsqueeze(0),
             use_cache=False,
             logits_to_keep=batch.logit_indices,
-            paged=PagedStep(batch, cache, self.backend),
+            paged=new_step(batch, cache, self.backend),
         )
         # A token without an embedding could never be continued, so its logits don't count.
         return output.logits[0, :, : self.vocab_size]
