@@ -69,8 +69,15 @@ def number_at(typing_context: Any, array: Any, index: Any) -> Any:
     """float(array[index])"""
 
     def codegen(context, builder, signature, arguments):
-        vector = _loaded(context, builder, signature.args[0], 1, *arguments)
-        return builder.extract_element(vector, ir.IntType(32)(0))
+        kind = signature.args[0]
+        start = context.make_array(kind)(context, builder, arguments[0]).data
+        number = builder.load(builder.gep(start, [arguments[1]]))
+        if kind.dtype == types.int16:
+            return builder.fpext(builder.bitcast(number, ir.HalfType()), ir.FloatType())
+        if kind.dtype == types.uint16:
+            wide = builder.shl(builder.zext(number, ir.IntType(32)), ir.IntType(32)(16))
+            return builder.bitcast(wide, ir.FloatType())
+        return number
 
     return _widened(array.dtype)(array, types.int64), codegen
 

@@ -32,9 +32,9 @@ class LLM:
     """A model served through a paged KV cache. Calls from several threads are served one after another.
 
     model: "smollm2-135m" (fetched once, 93 MB), a Hugging Face id, or a folder. dtype: "auto" is the
-    checkpoint's own on a GPU and float32 on a CPU. device: "auto", "cpu" or "cuda". pack_weights: True lays
-    out the weights for fast products on a CPU; None does so in 16 bits, where it takes no memory. policy:
-    who starts next and who gives way, such as `Priority()`; by default first come, first served. parts:
+    checkpoint's own on a GPU and float32 on a CPU. device: "auto", "cpu" or "cuda". fuse_modules: True takes
+    fewer, larger operations on a CPU (Llama family). pack_weights: True lays out the weights for fast
+    products on a CPU; None does so in 16 bits, where it takes no memory. policy: who starts next and who gives way, such as `Priority()`; by default first come, first served. parts:
     classes of your own that keep the blocks, such as `Parts(allocator_class=...)`; or a whole
     `block_manager_class`. The other arguments are those of `minipaged.config.EngineConfig`.
     """
@@ -45,12 +45,19 @@ class LLM:
         *,
         dtype: str = "auto",
         device: str = "auto",
+        fuse_modules: bool = False,
         pack_weights: bool | None = None,
         **settings: Any,
     ) -> None:
         own = {name: settings.pop(name) for name in OWN_PARTS if name in settings}
         config = EngineConfig(**settings)
-        self.engine = _load_engine(model, dtype, device, pack_weights, config, own)
+        loading = {
+            "dtype": dtype,
+            "device": device,
+            "fuse_modules": fuse_modules,
+            "pack_weights": pack_weights,
+        }
+        self.engine = _load_engine(model, loading, config, own)
         self._numbers = count()
         self._serving = RLock()
         if changed := changed_parameters(self.engine.loaded.default_params):
@@ -170,21 +177,14 @@ class LLM:
 
 
 def _load_engine(
-    model: str,
-    dtype: str,
-    device: str,
-    pack_weights: bool | None,
-    config: EngineConfig,
-    parts: dict[str, Any],
+    model: str, loading: dict[str, Any], config: EngineConfig, parts: dict[str, Any]
 ) -> LLMEngine:
     """Load a model into an engine. torch and transformers are imported here, since that takes seconds."""
     from .engine.engine import LLMEngine
     from .engine.model_hook import ATTENTION_NAME
     from .models.loading import load_model
 
-    loaded = load_model(
-        model, dtype=dtype, device=device, attn_implementation=ATTENTION_NAME, pack_weights=pack_weights
-    )
+    loaded = load_model(model, attn_implementation=ATTENTION_NAME, **loading)
     return LLMEngine(loaded, config, **parts)
 
 

@@ -1,7 +1,8 @@
-"""The small operations of a decoder layer, each one pass of compiled code: norm, gate, rotary embedding.
+"""Root mean square norm and rotary embedding, each in one pass of compiled code.
 
-torch takes five to ten passes for each, and a pass over a few tokens costs more to start than to run. The
-results are rounded where torch rounds, so only a sum in another order or another exp can change a last bit.
+torch takes six to ten passes for each, and a pass over a few tokens takes longer to start than to run.
+Results are rounded where torch rounds them. So only the sum in a norm, added up in another order, can change
+a last bit.
 """
 
 from __future__ import annotations
@@ -11,14 +12,16 @@ from typing import Any
 
 import numpy as np
 import torch
+from llvmlite import ir
 from numba import types
-from numba.extending import overload
+from numba.extending import intrinsic
 from torch import Tensor
 
 from ..kernels._cpu_arguments import as_numbers
 from ..kernels._llvm import number_at
-from ..kernels._numba import EXACT, entry, fast
-from ..kernels._vector import exp
+from ..kernels._numba import entry, fast, unallocating
+
+WORD = ir.IntType(32)
 
 
 def rms_norm(rows: Tensor, weight: np.ndarray, epsilon: float) -> Tensor:
@@ -29,70 +32,87 @@ def rms_norm(rows: Tensor, weight: np.ndarray, epsilon: float) -> Tensor:
     return out
 
 
-def silu_gate(gates_and_ups: Tensor) -> Tensor:
-    """silu(gate) * up, where a row [..., 2n] holds n gates and then n ups; silu(x) = x / (1 + exp(-x))."""
-    *sizes, both = gates_and_ups.shape
-    out = torch.empty((*sizes, both // 2), dtype=gates_and_ups.dtype)
-    _silu_gate(as_numbers(out.view(-1)), as_numbers(gates_and_ups.view(-1)), both // 2)
-    return out
-
-
 def rotate(heads: Tensor, num_rotated: int, cos: Tensor, sin: Tensor) -> None:
     """Rotary embedding of the first heads of each token, in place (Su et al., 2021).
 
     heads: [T, heads, head_dim], contiguous. cos, sin: [T, head_dim]. Element i of a head's first half and
     element i of its second half are a point, which is turned by the token's angle i.
     """
-    arrays = as_numbers(heads), as_numbers(cos.contiguous().view(-1)), as_numbers(sin.contiguous().view(-1))
-    _rotate(*arrays, num_rotated)
+    angles = (as_numbers(values.contiguous().view(-1)) for values in (cos, sin))
+    _rotate(as_numbers(heads.view(-1)), *angles, (heads.shape[1], num_rotated, heads.shape[2]))
 
 
-def narrow(x: Any, array: Any) -> Any:
-    """x in the type of the array's elements. In an array of uint16 these are bfloat16, ties go to even."""
-    return array.dtype.type(x)
+@intrinsic
+def rounded(typing_context: Any, x: Any, array: Any) -> Any:
+    """x as the array's elements can hold it. In an array of uint16 these are bfloat16; ties go to even."""
+
+    def codegen(context, builder, signature, arguments):
+        number = arguments[0]
+        if signature.args[1].dtype != types.uint16:
+            return context.cast(builder, number, x, signature.return_type)
+        bits = builder.bitcast(number, WORD)
+        is_odd = builder.and_(builder.lshr(bits, WORD(16)), WORD(1))
+        up = builder.add(bits, builder.add(WORD(0x7FFF), is_odd))
+        nearest = builder.bitcast(builder.and_(up, WORD(0xFFFF0000)), number.type)
+        return builder.select(builder.fcmp_unordered("uno", number, number), number, nearest)
+
+    return (x if array.dtype == types.uint16 else array.dtype)(x, array), codegen
 
 
-@overload(narrow, jit_options=EXACT)
-def _narrow(x, array):
-    if array.dtype == types.uint16:
-        return _as_bfloat16
-    return lambda x, array: array.dtype.type(x)
+@intrinsic
+def stored(typing_context: Any, x: Any, array: Any) -> Any:
+    """A number that is `rounded`, in the array's own type."""
 
+    def codegen(context, builder, signature, arguments):
+        if signature.return_type != types.uint16:
+            return arguments[0]
+        return builder.trunc(builder.lshr(builder.bitcast(arguments[0], WORD), WORD(16)), ir.IntType(16))
 
-def _as_bfloat16(x, array):
-    bits = np.float32(x).view(np.uint32)
-    rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
-    return np.uint16(rounded) if x == x else np.uint16(0x7FC0)
+    return array.dtype(x, array), codegen
 
 
 @fast
-def _sum_of_squares(rows: Any, start: int, n: int) -> Any:
+def _sum_of_squares(row: Any) -> Any:
     total = np.float32(0)
-    for i in range(start, start + n):
-        x = np.float32(number_at(rows, i))
+    for i in range(row.size):
+        x = np.float32(number_at(row, i))
         total += x * x
     return total
+
+
+@unallocating
+def _scale_row(out: Any, row: Any, weight: Any, factor: Any) -> None:
+    for i in range(out.size):
+        normed = rounded(np.float32(number_at(row, i)) * factor, out)
+        out[i] = stored(rounded(normed * number_at(weight, i), out), out)
 
 
 @entry
 def _rms_norm(out: Any, rows: Any, weight: Any, epsilon: Any) -> None:
     n = weight.size
     for start in range(0, rows.size, n):
-        mean = _sum_of_squares(rows, start, n) / np.float32(n)
-        factor = np.float32(1) / np.float32(math.sqrt(mean + epsilon))
-        for i in range(n):
-            out[start + i] = narrow(np.float32(number_at(rows, start + i)) * factor, out)
-        for i in range(n):
-            out[start + i] = narrow(number_at(out, start + i) * number_at(weight, i), out)
+        row = rows[start : start + n]
+        mean = _sum_of_squares(row) / np.float32(n)
+        _scale_row(out[start : start + n], row, weight, np.float32(1) / np.float32(math.sqrt(mean + epsilon)))
+
+
+@unallocating
+def _turn(xs: Any, ys: Any, cos: Any, sin: Any) -> None:
+    half = xs.size
+    for i in range(half):
+        x, y = number_at(xs, i), number_at(ys, i)
+        along, across = rounded(x * number_at(cos, i), xs), rounded(y * number_at(sin, i), xs)
+        xs[i] = stored(rounded(along - across, xs), xs)
+        along, across = rounded(y * number_at(cos, half + i), xs), rounded(x * number_at(sin, half + i), xs)
+        ys[i] = stored(rounded(along + across, xs), xs)
 
 
 @entry
-def _silu_gate(out: Any, both: Any, n: int) -> None:
-    for row in range(out.size // n):
-        gates, ups, start = 2 * row * n, (2 * row + 1) * n, row * n
-        for i in range(n):
-            x = number_at(both, gates + i)
-            one, decay = type(x)(1), exp(-abs(x))
-            out[start + i] = narrow(x * ((one if x >= 0 else decay) / (one + decay)), out)
-        for i in range(n):
-            out[start + i] = narrow(number_at(out, start + i) * number_at(both, ups + i), out)
+def _rotate(heads: Any, cos: Any, sin: Any, sizes: Any) -> None:
+    num_heads, num_rotated, head_dim = sizes
+    half = head_dim // 2
+    for token in range(cos.size // head_dim):
+        c, s = cos[token * head_dim : (token + 1) * head_dim], sin[token * head_dim : (token + 1) * head_dim]
+        for head in range(num_rotated):
+            at = (token * num_heads + head) * head_dim
+            _turn(heads[at : at + half], heads[at + half : at + head_dim], c, s)

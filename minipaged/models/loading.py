@@ -26,7 +26,7 @@ from ..errors import (
     one_line,
 )
 from ..sampling_params import SamplingParams, shown
-from . import huge_pages, packed_weights
+from . import fused_modules, huge_pages, packed_weights
 from .facts import eos_token_ids, length_limit, position_limit, sampling_defaults, vocabulary
 from .quiet import quiet_libraries
 from .source import ModelSource, find_model
@@ -68,6 +68,7 @@ def load_model(
     dtype: str = "auto",
     device: str = "cpu",
     attn_implementation: str = "eager",
+    fuse_modules: bool = False,
     pack_weights: bool | None = False,
 ) -> LoadedModel:
     """Load `model` to `device` and check that paged attention gives its own logits.
@@ -76,13 +77,14 @@ def load_model(
     Hugging Face id. dtype: "float32", "float64", "float16", "bfloat16", or "auto": on CUDA the checkpoint's
     own, on the CPU float32 (float64 if the checkpoint is). device: "cpu", "cuda", "cuda:1", ..., or "auto".
     attn_implementation: a name registered with transformers; set after the check, which uses its own.
-    pack_weights: see `packed_weights`; done after the check too.
+    fuse_modules, pack_weights: see `fused_modules` and `packed_weights`; done after the check too.
     Code that comes with a checkpoint is never run.
 
     Raises InvalidConfigError, ModelNotFoundError, ModelNotSupportedError, DownloadError, and
     BackendUnavailableError for a CUDA device that isn't there.
     """
     target = _device(device)
+    fused_modules.check(fuse_modules)
     packed_weights.check(pack_weights)
     if not isinstance(dtype, str) or dtype not in ("auto", *DTYPES):
         raise InvalidConfigError(f"dtype must be one of {', '.join(['auto', *DTYPES])}; got {shown(dtype)}")
@@ -97,6 +99,8 @@ def load_model(
         with _named_errors(source, "its config.json can't be used"):
             shape = check_supported(network.config, network)
             facts = _facts(source, network)
+        if fuse_modules:
+            fused_modules.fuse_modules(network)
         network.set_attn_implementation(attn_implementation)
         packed_weights.pack_weights(network, pack_weights)
         tokenizer = _load_tokenizer(source)

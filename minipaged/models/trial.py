@@ -8,6 +8,8 @@ stored keys and values and positions must be the same. Kinds refused by name: su
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,15 +44,50 @@ def check_supported(config: Any, model: Any) -> AttentionShape:
     Raises ModelNotSupportedError.
     """
     check_config(config)
+    with _attending(model, "eager"):
+        expected = model(input_ids=_trial_tokens(model), use_cache=False).logits
+    trial = _Trial()
+    got = paged_logits(model, trial)
+    shape = _common_shape(model, trial)
+    _check_windows(model, trial)
+    _compare(model, expected, got)
+    return shape
+
+
+def check_unchanged(model: Any, expected: torch.Tensor) -> None:
+    """Raise ModelNotSupportedError if a changed model gives other logits than `paged_logits` gave before."""
+    trial = _Trial()
+    got = paged_logits(model, trial)
+    _check_windows(model, trial)
+    _compare(model, expected, got)
+
+
+def paged_logits(model: Any, trial: _Trial | None = None) -> torch.Tensor:
+    """Logits [sequences, tokens, vocabulary] of the trial's tokens, by one prefill row and one decode row."""
+    trial = trial or _Trial()
     tokens = _trial_tokens(model)
+    count, length = tokens.shape
+    logits = []
+    with _attending(model, _TRIAL_NAME):
+        for start, stop in ((0, length - 1), (length - 1, length)):
+            positions = torch.arange(start, stop, device=tokens.device).repeat(count)
+            sequences = torch.arange(count, device=tokens.device).repeat_interleave(stop - start)
+            trial.begin(sequences, positions)
+            row = tokens[:, start:stop].reshape(1, -1)
+            arguments = {"use_cache": False, "minipaged_trial": trial}
+            output = model(input_ids=row, position_ids=positions[None], **arguments)
+            logits.append(output.logits[0].unflatten(0, (count, -1)))
+    return torch.cat(logits, dim=1)
+
+
+@contextmanager
+def _attending(model: Any, name: str) -> Iterator[None]:
+    """Run a model with another attention. Whatever it raises becomes a ModelNotSupportedError."""
     chosen = model.config._attn_implementation
     try:
-        model.set_attn_implementation("eager")
+        model.set_attn_implementation(name)
         with torch.no_grad():
-            expected = model(input_ids=tokens, use_cache=False).logits
-        model.set_attn_implementation(_TRIAL_NAME)
-        trial = _Trial()
-        got = torch.stack(_paged_logits(model, tokens, trial), dim=1)
+            yield
     except (torch.OutOfMemoryError, ModelNotSupportedError):
         raise
     except Exception as error:
@@ -59,27 +96,6 @@ def check_supported(config: Any, model: Any) -> AttentionShape:
         ) from error
     finally:
         model.set_attn_implementation(chosen)
-    shape = _common_shape(model, trial)
-    _check_windows(model, trial)
-    _compare(model, expected, got)
-    return shape
-
-
-def _paged_logits(model: Any, tokens: torch.Tensor, trial: _Trial) -> list[torch.Tensor]:
-    """Logits per position, each [sequences, vocabulary], by one prefill row and one decode row."""
-    count, length = tokens.shape
-    rows = []
-    for start, stop in ((0, length - 1), (length - 1, length)):
-        positions = torch.arange(start, stop, device=tokens.device).repeat(count)
-        sequences = torch.arange(count, device=tokens.device).repeat_interleave(stop - start)
-        trial.begin(sequences, positions)
-        row = tokens[:, start:stop].reshape(1, -1)
-        with torch.no_grad():
-            logits = model(
-                input_ids=row, position_ids=positions[None], use_cache=False, minipaged_trial=trial
-            ).logits
-        rows += logits[0].unflatten(0, (count, -1)).unbind(1)
-    return rows
 
 
 class _Trial:
