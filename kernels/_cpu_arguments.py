@@ -1,4 +1,7 @@
-"""What attention_cpu.py hands to compiled code: tensors as NumPy arrays, checked, and options filled in."""
+"""What attention_cpu.py hands to compiled code: tensors as NumPy arrays, checked, and options filled in.
+
+The engine makes these arrays once for all layers of a step, and writes K and V through them too.
+"""
 
 from __future__ import annotations
 
@@ -111,3 +114,22 @@ def find_fault(block_tables: Any, lengths: Any, block_size: int, num_blocks: int
             if block_tables[row, column] < 0 or block_tables[row, column] >= num_blocks:
                 return row, column
     return -1, 0
+
+
+def write(cache: Any, tokens: Tensor, slots: np.ndarray) -> None:
+    """Write K or V of tokens [T, num_kv_heads, head_dim] to the slots [T] of a layer; -1 skips a token.
+
+    `write_kv` does the same for both, after checks; here `as_cache` made the cache, and the slots were checked.
+    """
+    _write(cache, as_numbers(tokens.contiguous()), slots)
+
+
+@entry
+def _write(cache: Any, tokens: Any, slots: Any) -> None:
+    numbers, block_stride, slot_stride, head_stride, block_size, num_heads = cache
+    for token in range(slots.size):
+        block, offset = slots[token] // block_size, slots[token] % block_size
+        start = block * block_stride + offset * slot_stride
+        for head in range(num_heads if slots[token] >= 0 else 0):
+            for d in range(tokens.shape[2]):
+                numbers[start + head * head_stride + d] = tokens[token, head, d]

@@ -21,8 +21,7 @@ from numba.misc.appdirs import AppDirs
 
 HERE = Path(__file__).parent
 COMPILED_TOGETHER = (
-    "_cpu_arguments.py", "_cpu_write.py", "_llvm.py", "_numba.py", "_vector.py", "_work_items.py",
-    "attention_cpu.py",
+    "_cpu_arguments.py", "_llvm.py", "_numba.py", "_vector.py", "_work_items.py", "attention_cpu.py",
 )  # fmt: skip
 
 MOST_FOLDERS = 8  # of machine code, of some 1 MB each

@@ -34,9 +34,10 @@ class LLM:
     model: "smollm2-135m" (fetched once, 93 MB), a Hugging Face id, or a folder. dtype: "auto" is the
     checkpoint's own on a GPU and float32 on a CPU. device: "auto", "cpu" or "cuda". fuse_modules: True takes
     fewer, larger operations on a CPU (Llama family). pack_weights: True lays out the weights for fast
-    products on a CPU; None does so in 16 bits, where it takes no memory. policy: who starts next and who gives way, such as `Priority()`; by default first come, first served. parts:
-    classes of your own that keep the blocks, such as `Parts(allocator_class=...)`; or a whole
-    `block_manager_class`. The other arguments are those of `minipaged.config.EngineConfig`.
+    products on a CPU; None does so in 16 bits, where it takes no memory. policy: who starts next and
+    who gives way, such as `Priority()`; by default first come, first served. parts: classes of your own that
+    keep the blocks, such as `Parts(allocator_class=...)`; or a whole `block_manager_class`. The other
+    arguments are those of `minipaged.config.EngineConfig`.
     """
 
     def __init__(

@@ -44,8 +44,7 @@ class AttentionBackend(NamedTuple):
 
 @cache  # a further engine of the process has nothing to compile
 def _compile(decode: Attention, dtype: torch.dtype) -> None:
-    from ..kernels._cpu_arguments import as_cache
-    from ..kernels._cpu_write import write
+    from ..kernels._cpu_arguments import as_cache, write
 
     start = time.perf_counter()
     note = Timer(PATIENCE, _print_note)

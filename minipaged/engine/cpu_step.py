@@ -9,8 +9,7 @@ from __future__ import annotations
 import torch
 
 from ..kernels._checks import check_slots
-from ..kernels._cpu_arguments import as_rows
-from ..kernels._cpu_write import write
+from ..kernels._cpu_arguments import as_rows, write
 from ..kernels.attention_cpu import attend
 from .backends import Options
 from .batch import Batch
@@ -25,9 +24,11 @@ class CPUStep:
         # A sequence that decodes has one query, so one list of starts describes decodes and prefills.
         decodes = torch.arange(batch.num_decodes, dtype=torch.int32)
         starts = torch.cat((decodes, batch.prefill_starts + batch.num_decodes))
-        self._rows = as_rows((starts, batch.block_tables, batch.context_lengths), cache.layers[0][0].shape)
+        num_blocks, block_size = cache.layers[0][0].shape[:2]
+        rows = starts, batch.block_tables, batch.context_lengths
+        self._rows = as_rows(rows, (num_blocks, block_size))
         self._slots = batch.slots.numpy()
-        check_slots(self._slots, cache.num_blocks * cache.block_size)
+        check_slots(self._slots, num_blocks * block_size)
         self._layers = cache.flat_layers
 
     def attend(

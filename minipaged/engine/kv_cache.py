@@ -81,11 +81,6 @@ class KVCache:
         """Tokens per block."""
         return self.pool.shape[3]
 
-    @property
-    def num_blocks(self) -> int:
-        """Blocks of the pool."""
-        return self.pool.shape[0]
-
     @cached_property
     def flat_layers(self) -> list[tuple[Any, Any]]:
         """The views of `layers` as the CPU's compiled code takes them."""

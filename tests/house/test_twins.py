@@ -22,7 +22,7 @@ ONE_SIDED = {
     "reference/attention.py::visible_blocks": "a kernel finds its blocks in its loop over tiles",
     "reference/attention.py::fold_block": "a kernel does this in its loop over tiles",
     "reference/attention.py::merge_partials": "a kernel of its own does this, launched by decode_attention",
-    "kernels/attention_cpu.py::visible_slots": "visible_blocks, as where each token lies",
+    "kernels/attention_cpu.py::attend": "decodes and prefills of a layer, on arrays that all layers share",
     "reference/block_table.py::BlockTable": "host bookkeeping of one sequence; a kernel takes a batch's rows",
     "reference/block_table.py::check_block_size": "an argument check that the host-side classes share",
     "reference/block_table.py::check_positive": "an argument check that the host-side classes share",
