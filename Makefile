@@ -15,7 +15,9 @@ If you do not know the answer, say so."
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo bench bench-peers bench-kernels gpu-check lockstep soak fuzz test lessons mutants docs docs-serve docs-picture docs-check lint clean
+SWITCHED = parity matrix swap beam_search parallel_sampling smollm2 soak
+
+.PHONY: help demo bench bench-peers bench-kernels gpu-check test-switches lockstep soak fuzz test lessons mutants docs docs-serve docs-picture docs-check lint clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -42,6 +44,9 @@ gpu-check: ## on a CUDA machine: test the compiled kernels, and time them agains
 
 test: lint ## lint, then run every test
 	.venv/bin/pytest -n 2 tests benchmarks
+
+test-switches: .venv/installed-dev ## run the parity tests with every switch for a CPU that a model takes
+	MINIPAGED_SWITCHES=1 .venv/bin/pytest -n 2 $(addprefix tests/engine/test_, $(addsuffix .py, $(SWITCHED)))
 
 lockstep: .venv/installed-dev ## drive reference and kernels through twenty times as many random lives
 	MINIPAGED_LOCKSTEP_TIMES=20 .venv/bin/pytest -n 2 tests/equivalence/test_lockstep.py

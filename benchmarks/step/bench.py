@@ -15,7 +15,11 @@ from minipaged.terminal.results import output_file, write_results
 
 from ..shared.report import add_output_argument, head, print_limits, print_machine, print_table
 
-WAYS = [("float32", False), ("float32", True), ("bfloat16", False), ("bfloat16", True)]  # and whether packed
+# A dtype, and the settings of LLM beside it. In bfloat16 weights are packed by default, where that pays.
+PLAIN, PACKED = {"pack_weights": False}, {"pack_weights": True}
+FUSED = PACKED | {"fuse_modules": True}
+WAYS = [(dtype, settings) for dtype in ("float32", "bfloat16") for settings in (PLAIN, PACKED, FUSED)]
+NAMES = {(False, False): "plain", (True, False): "packed", (True, True): "packed, fused"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,9 +41,11 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     results = head({"context": args.context, "seconds": args.seconds})
     results["limits"] = limits = machine_limits()
     results["steps"] = []
-    for dtype, packed in WAYS:
-        with console.status(f"{dtype}, {'packed' if packed else 'plain'} ..."):
-            results["steps"] += measure(dtype, packed, args.context, args.seconds, limits)
+    for dtype, settings in WAYS:
+        name = NAMES[settings["pack_weights"], settings.get("fuse_modules", False)]
+        with console.status(f"{dtype}, {name} ..."):
+            rows = measure(dtype, settings, args.context, args.seconds, limits)
+        results["steps"] += [{"dtype": dtype, "weights": name} | row for row in rows]
     _print(console, results)
     write_results(console, output, results)
     return results
@@ -50,7 +56,7 @@ def _print(console: DataConsole, results: dict[str, Any]) -> None:
     print_limits(console, results)
     rows = [
         (
-            f"{row['dtype']}{', packed' if row['packed'] else ''}",
+            f"{row['dtype']}, {row['weights']}",
             str(row["sequences"]),
             f"{row['step_ms']:.1f}",
             f"{row['linear_ms']:.1f}",

@@ -21,11 +21,11 @@ BLOCK_SIZE = 16
 
 
 def measure(
-    dtype: str, packed: bool, context: int, seconds: float, limits: dict[str, float]
+    dtype: str, settings: dict[str, Any], context: int, seconds: float, limits: dict[str, float]
 ) -> list[dict[str, Any]]:
     """Milliseconds of a step, of its linear layers alone, and at the limit, for each number of sequences."""
     num_blocks = max(BATCHES) * num_blocks_for(context, BLOCK_SIZE)
-    llm = LLM(dtype=dtype, device="cpu", block_size=BLOCK_SIZE, num_blocks=num_blocks, pack_weights=packed)
+    llm = LLM(dtype=dtype, device="cpu", block_size=BLOCK_SIZE, num_blocks=num_blocks, **settings)
     runner = llm.engine.runner
     runner.cache.pool.normal_()
     layers = [module for module in runner.model.modules() if "Linear" in type(module).__name__]
@@ -35,8 +35,6 @@ def measure(
         inputs = [torch.randn(1, num_seqs, layer.in_features, dtype=runner.model.dtype) for layer in layers]
         rows.append(
             {
-                "dtype": dtype,
-                "packed": packed,
                 "sequences": num_seqs,
                 "step_ms": _milliseconds(step, seconds),
                 "linear_ms": _milliseconds(partial(_multiply, layers, inputs), seconds),

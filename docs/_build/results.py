@@ -110,7 +110,7 @@ def _speed(row: dict[str, float]) -> str:
 def _step(results: dict[str, Any]) -> str:
     rows = [
         [
-            f"{each['dtype']}, {'packed' if each['packed'] else 'plain'}",
+            f"{each['dtype']}, {each['weights']}",
             str(each["sequences"]),
             f"{each['step_ms']:.1f}",
             f"{each['linear_ms']:.1f}",

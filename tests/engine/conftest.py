@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +16,8 @@ from transformers import AutoModelForCausalLM
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from minipaged.engine.engine import LLMEngine
+from minipaged.errors import InvalidConfigError
+from minipaged.models import loading
 
 VOCAB = 128
 COMMON: dict[str, Any] = {
@@ -53,6 +56,28 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "olmo2": ("Olmo2Config", GQA),
     "granite": ("GraniteConfig", GQA | {"attention_multiplier": 0.3, "logits_scaling": 2.0}),
 }
+
+
+SWITCHES = ({"fuse_modules": True, "pack_weights": True}, {"fuse_modules": True}, {"pack_weights": True}, {})
+
+
+@pytest.fixture(autouse=True)
+def every_switch_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`make test-switches`: a model is loaded with as many of the CPU's switches as its family and dtype take."""
+    if os.environ.get("MINIPAGED_SWITCHES") != "1":
+        return
+    plain = loading.load_model
+
+    def load_model(model: str, **options: Any) -> Any:
+        for switches in SWITCHES:
+            try:
+                return plain(model, **(options | switches))
+            except InvalidConfigError as error:
+                if not str(error).startswith(tuple(switches)):
+                    raise
+        raise AssertionError
+
+    monkeypatch.setattr(loading, "load_model", load_model)
 
 
 @pytest.fixture(autouse=True)
