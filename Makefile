@@ -15,7 +15,7 @@ If you do not know the answer, say so."
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-SWITCHED = parity matrix swap beam_search parallel_sampling smollm2 soak
+SWITCHED = parity matrix swap beam_search parallel_sampling smollm2
 
 .PHONY: help demo bench bench-peers bench-kernels gpu-check test-switches lockstep soak fuzz test lessons mutants docs docs-serve docs-picture docs-check lint clean
 

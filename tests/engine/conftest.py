@@ -63,7 +63,7 @@ SWITCHES = ({"fuse_modules": True, "pack_weights": True}, {"fuse_modules": True}
 
 @pytest.fixture(autouse=True)
 def every_switch_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`make test-switches`: a model is loaded with as many of the CPU's switches as its family and dtype take."""
+    """`make test-switches`: load each model with as many switches for a CPU as its family and dtype take."""
     if os.environ.get("MINIPAGED_SWITCHES") != "1":
         return
     plain = loading.load_model
