@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from ..kernels.block_table import slot_mapping
+from ..reference.block_table import num_blocks_for
 from .schedule import Row
 
 
@@ -29,6 +30,12 @@ class Batch:
     num_decodes: int
     max_query_length: int
     logit_indices: torch.Tensor  # int64, the tokens from whose logits a row samples
+    decode_blocks: int | None = None  # columns of the tables that hold every decode's context; None for all
+
+    @property
+    def decode_tables(self) -> torch.Tensor:
+        """The tables of the decodes. They are as wide as the longest needs: a grid follows the width."""
+        return self.block_tables[: self.num_decodes, : self.decode_blocks]
 
 
 class StepBuffers:
@@ -73,6 +80,7 @@ class BatchBuilder:
         num_tokens, num_logits = _fill(buffers, rows, num_decodes)
         tokens = self._to_device(buffers.tokens[:, :num_tokens])
         block_tables = self._to_device(buffers.tables[: len(rows)])
+        longest = max((row.stop for row in rows[:num_decodes]), default=0)
         batch = Batch(
             input_ids=tokens[0],
             positions=tokens[1],
@@ -83,6 +91,7 @@ class BatchBuilder:
             num_decodes=num_decodes,
             max_query_length=max(row.stop - row.start for row in rows),
             logit_indices=self._to_device(buffers.logit_indices[:num_logits]),
+            decode_blocks=_power_of_two(num_blocks_for(longest, self.block_size)),
         )
         if buffers.copied is not None:
             buffers.copied.record(torch.cuda.current_stream(self.device))
@@ -90,6 +99,11 @@ class BatchBuilder:
 
     def _to_device(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(self.device, non_blocking=True)
+
+
+def _power_of_two(number: int) -> int:
+    """The smallest power of two that is not below `number`: few sizes for buffers that grow and shrink."""
+    return 1 << max(0, number - 1).bit_length()
 
 
 def _fill(buffers: StepBuffers, rows: Sequence[Row], num_decodes: int) -> tuple[int, int]:

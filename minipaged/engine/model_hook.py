@@ -64,7 +64,7 @@ def paged_attention(
     num_decodes = batch.num_decodes
     parts = []
     if num_decodes:
-        tables, lengths = batch.block_tables[:num_decodes], batch.context_lengths[:num_decodes]
+        tables, lengths = batch.decode_tables, batch.context_lengths[:num_decodes]
         decode = paged.backend.decode
         parts.append(decode(queries[:num_decodes], key_cache, value_cache, tables, lengths, **options))
     if num_decodes < len(batch.block_tables):
