@@ -82,7 +82,7 @@ class EngineOptions:
 
     model: Annotated[str, Option(help="a Hugging Face id or a folder")] = "smollm2-135m"
     dtype: Annotated[str, Option(help="auto, float32, float64, float16 or bfloat16")] = "auto"
-    device: Annotated[str, Option(help="auto, cpu or cuda")] = "auto"
+    device: Annotated[str, Option(help="auto, cpu, cuda or cuda:1")] = "auto"
     pack_weights: Annotated[
         bool | None,
         Option("--pack-weights/--no-pack-weights", help="lay out weights for a CPU's products (16 bits: on)"),

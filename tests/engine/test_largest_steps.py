@@ -106,3 +106,28 @@ def test_the_largest_steps_are_tried(llm: LLM, monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_largest_steps_run(llm: LLM) -> None:
     run_largest_steps(llm.engine.runner, llm.engine.config, MAX_MODEL_LEN)
+
+
+def test_memory_is_asked_of_the_device_of_the_model(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second GPU has 10 of 16 GiB free. The largest steps take 1 GiB of it."""
+    gib = 1 << 30
+    device = torch.device("cuda:1")
+
+    def answer(*answers: Any) -> Callable[[object], Any]:
+        left = list(answers)
+
+        def ask(asked: object = None) -> Any:
+            assert asked == device
+            return left.pop(0)
+
+        return ask
+
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", answer(None))
+    monkeypatch.setattr(torch.cuda, "memory_allocated", answer(5 * gib))
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", answer(6 * gib))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", answer((10 * gib, 16 * gib), (10 * gib, 16 * gib)))
+    monkeypatch.setattr(memory_profile, "run_largest_steps", lambda *arguments: None)
+    monkeypatch.setattr(llm.engine.runner, "device", device)
+    spare = memory_profile.spare_gpu_memory(llm.engine.runner, llm.engine.config, MAX_MODEL_LEN)
+    assert spare == int(16 * gib * 0.9) - 6 * gib - 1 * gib
