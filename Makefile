@@ -23,7 +23,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
 
 demo: .venv/installed ## generate text with a small model and show its blocks
-	@.venv/bin/minipaged generate --show-blocks --num-blocks 64 --max-tokens 48 --system $(SYSTEM) \
+	@.venv/bin/minipaged generate --show-blocks --dtype float32 --num-blocks 64 --max-tokens 48 --system $(SYSTEM) \
 	  "안녕하세요 반갑습니다" "What is a page table?" "Why is the sky blue?" "Name three uses of paper."
 	@echo 'To the tokenizer of SmolLM2, "안녕하세요 반갑습니다" is 27 tokens; the walk-through in the docs counts 6.'
 

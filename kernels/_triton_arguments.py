@@ -92,12 +92,14 @@ def write_strides_for(keys: Tensor, values: Tensor, key_cache: Tensor, value_cac
     return WriteStrides(*tokens, CacheStrides(*key_cache.stride()), CacheStrides(*value_cache.stride()))
 
 
-def scoring_for(
-    scale: float, window: int | None, softcap: float | None, block_tables: Tensor, block_size: int
-) -> Scoring:
-    """Check the options. A window that hides nothing is left out: it might not fit a kernel's 32 bits."""
+def scoring_for(scale: float, window: int | None, softcap: float | None) -> Scoring:
+    """Check the options. A window that doesn't fit a kernel's 32 bits hides nothing and is left out.
+
+    The width of the tables, which changes from step to step, decides nothing: a kernel is compiled anew for
+    another `Scoring`.
+    """
     check_options(window, softcap)
-    if window is not None and window >= block_tables.shape[1] * block_size:
+    if window is not None and window >= 2**31:
         window = None
     return Scoring(float(scale), window, None if softcap is None else float(softcap))
 

@@ -193,7 +193,7 @@ def decode_attention(
     check_inputs(queries, key_cache, value_cache, block_tables, context_lengths)
     check_launch(_decode_kernel, queries, key_cache, block_tables, context_lengths)
     check_one_query_each(queries, block_tables)
-    scoring = scoring_for(scale, window, softcap, block_tables, key_cache.shape[1])
+    scoring = scoring_for(scale, window, softcap)
     return _launch_decode(queries, key_cache, value_cache, block_tables, context_lengths, scoring)
 
 
@@ -245,6 +245,6 @@ def prefill_attention(
 
     check_inputs(queries, key_cache, value_cache, block_tables, context_lengths)
     check_launch(_attend, queries, key_cache, block_tables, context_lengths)
-    scoring = scoring_for(scale, window, softcap, block_tables, key_cache.shape[1])
+    scoring = scoring_for(scale, window, softcap)
     rows = block_tables, context_lengths, query_starts
     return launch_prefill(queries, key_cache, value_cache, rows, scoring, max_query_length)

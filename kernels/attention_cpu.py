@@ -21,7 +21,16 @@ from . import _vector as vector
 from ._checks import check_inputs, check_one_query_each, check_starts
 from ._cpu_arguments import Batch, Cache, Options, Partial, as_cache, as_options, as_queries, as_rows
 from ._numba import entry, fast, inner, threaded_entry, unallocating
-from ._work_items import (SPLIT, TILE, WORTH_A_THREAD, load_rows, new_partials, plan_work, store_rows, visible_slots)
+from ._work_items import (
+    SPLIT,
+    TILE,
+    WORTH_A_THREAD,
+    load_rows,
+    new_partials,
+    plan_work,
+    store_rows,
+    visible_slots,
+)
 
 STEP = 64  # keys that a tile folds in at a time: a multiple of 4, as SPLIT is of vector.LANES
 AHEAD = 16  # tokens between the one being read and the one being fetched into the processor's caches

@@ -57,12 +57,27 @@ def copy_pairs(source_pool: Tensor, destination_pool: Tensor, pairs: list[tuple[
             destination_pool[destination].copy_(source_pool[source], non_blocking=True)
     elif pairs:
         with torch.cuda.device_of(on_device):
+            _check_numba_device(on_device.device)
             stream = cuda.external_stream(torch.cuda.current_stream().cuda_stream)
             # From pageable memory torch would wait for all that the stream still has to do.
             ids = torch.tensor(pairs).pin_memory().to(on_device.device, non_blocking=True)
             widest = min(as_words(pool).element_size() for pool in (source_pool, destination_pool))
             words = [_as_device_array(as_words(pool, widest)) for pool in (source_pool, destination_pool)]
             launch_copy_blocks(words[0], words[1], _as_device_array(ids), stream)
+
+
+def _check_numba_device(device: torch.device) -> None:
+    """Raise RuntimeError if Numba would launch on another GPU than `device`, torch's current one.
+
+    Numba takes the CUDA context that torch has made current in this thread. A program that has made one of
+    its own with Numba, or pushed one, keeps that context instead.
+    """
+    number = cuda.get_current_device().id
+    if number != device.index:
+        raise RuntimeError(
+            f"the pool is on {device}, but Numba uses cuda:{number} in this thread: leave Numba's own "
+            "`with cuda.gpus[...]` before blocks are copied"
+        )
 
 
 def as_words(pool: Tensor, widest: int = 8) -> Tensor:

@@ -32,8 +32,9 @@ class LLM:
     """A model served through a paged KV cache. Calls from several threads are served one after another.
 
     model: "smollm2-135m" (fetched once, 93 MB), a Hugging Face id, or a folder. dtype: "auto" is the
-    checkpoint's own on a GPU and float32 on a CPU. device: "auto", "cpu" or "cuda". fuse_modules: True takes
-    fewer, larger operations on a CPU (Llama family). pack_weights: True lays out the weights for fast
+    checkpoint's own on a GPU. On a CPU it is bfloat16 if the checkpoint has 16 bits and the processor has
+    units for bfloat16, and float32 otherwise. device: "auto", "cpu", "cuda" or "cuda:1". fuse_modules: True
+    takes fewer, larger operations on a CPU (Llama family). pack_weights: True lays out the weights for fast
     products on a CPU; None does so in 16 bits, where it takes no memory. policy: who starts next and
     who gives way, such as `Priority()`; by default first come, first served. parts: classes of your own that
     keep the blocks, such as `Parts(allocator_class=...)`; or a whole `block_manager_class`. The other

@@ -117,7 +117,7 @@ def _makers(args: argparse.Namespace, pool: Map) -> list[tuple[str, Callable[[],
 
     @cache
     def searches() -> dict[int, list[Parents]]:
-        llm = LLM(args.model, enable_prefix_caching=False)
+        llm = LLM(args.model, dtype="float32", enable_prefix_caching=False)
         return {width: record_parents(llm, width, BEAM_TOKENS) for width in WIDTHS}
 
     return [

@@ -13,7 +13,7 @@ import torch
 from minipaged import LLM
 from minipaged.engine.batch import Batch
 from minipaged.kernels.block_table import slot_mapping
-from minipaged.models.loading import DTYPES
+from minipaged.models.precision import DTYPES
 from minipaged.reference.block_table import num_blocks_for
 
 BATCHES = (1, 8, 32)

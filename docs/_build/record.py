@@ -42,7 +42,7 @@ def greedy(max_tokens: int) -> SamplingParams:
 
 def tour() -> str:
     """What paging does, one thing after another: tour.py explains eight of its steps."""
-    llm = LLM(block_size=4, num_blocks=16)
+    llm = LLM(dtype="float32", block_size=4, num_blocks=16)
     two = SamplingParams(n=2, temperature=0.9, seed=5, max_tokens=7, ignore_eos=True)
     return record(
         llm,
@@ -57,13 +57,13 @@ def tour() -> str:
 
 def walkthrough() -> str:
     """One request, from its prompt to its release."""
-    llm = LLM(block_size=4, num_blocks=16)
+    llm = LLM(dtype="float32", block_size=4, num_blocks=16)
     return record(llm, [("greeting", GREETING, greedy(10), 0)])
 
 
 def batching() -> str:
     """Requests that come and go: continuous batching under a token budget, with a prompt in chunks."""
-    llm = LLM(block_size=8, num_blocks=32, max_num_batched_tokens=16)
+    llm = LLM(dtype="float32", block_size=8, num_blocks=32, max_num_batched_tokens=16)
     long = SHARED + "Explain, with an example, what an operating system does when a page is not in memory."
     requests = [(chr(65 + i), q, greedy(6 + 4 * i), 2 * i) for i, q in enumerate(QUESTIONS)]
     return record(llm, [*requests, ("L", long, greedy(8), 3)])
@@ -71,21 +71,21 @@ def batching() -> str:
 
 def samples() -> str:
     """Three samples of one prompt share its blocks, and copy the last one when they part."""
-    llm = LLM(block_size=4, num_blocks=32)
+    llm = LLM(dtype="float32", block_size=4, num_blocks=32)
     params = SamplingParams(n=3, temperature=0.9, seed=7, max_tokens=12, ignore_eos=True)
     return record(llm, [("A", "The best thing about a shared library is that", params, 0)])
 
 
 def beams() -> str:
     """Four beams: forked, pruned and reordered."""
-    llm = LLM(block_size=4, num_blocks=32)
+    llm = LLM(dtype="float32", block_size=4, num_blocks=32)
     params = BeamSearchParams(beam_width=4, max_tokens=14, ignore_eos=True)
     return record(llm, [("A", "The best thing about paging is", params, 0)])
 
 
 def prefix() -> str:
     """A system prompt is computed once, and found by those who come later; then the pool gets full."""
-    llm = LLM(block_size=8, num_blocks=20)
+    llm = LLM(dtype="float32", block_size=8, num_blocks=20)
     requests = [(chr(65 + i), SHARED + q, greedy(6), 3 * i) for i, q in enumerate(QUESTIONS)]
     return record(
         llm, [*requests, ("E", "Once upon a time, in a land far away, there lived " * 3, greedy(40), 20)]
@@ -94,14 +94,19 @@ def prefix() -> str:
 
 def recompute() -> str:
     """A pool too small for all: the youngest gives its blocks up, and computes again."""
-    llm = LLM(block_size=4, num_blocks=14, enable_prefix_caching=False)
+    llm = LLM(dtype="float32", block_size=4, num_blocks=14, enable_prefix_caching=False)
     return record(llm, [(chr(65 + i), q, greedy(14), 0) for i, q in enumerate(QUESTIONS[:3])])
 
 
 def swap() -> str:
     """The same pool, with host memory to move to."""
     llm = LLM(
-        block_size=4, num_blocks=14, enable_prefix_caching=False, preemption_mode="swap", swap_space="2MiB"
+        dtype="float32",
+        block_size=4,
+        num_blocks=14,
+        enable_prefix_caching=False,
+        preemption_mode="swap",
+        swap_space="2MiB",
     )
     return record(llm, [(chr(65 + i), q, greedy(14), 0) for i, q in enumerate(QUESTIONS[:3])])
 

@@ -129,7 +129,7 @@ def decode_attention(
     check_inputs(queries, key_cache, value_cache, block_tables, context_lengths)
     check_launch(_decode_kernel, queries, key_cache, block_tables, context_lengths)
     check_one_query_each(queries, block_tables)
-    scoring = scoring_for(scale, window, softcap, block_tables, key_cache.shape[1])
+    scoring = scoring_for(scale, window, softcap)
     return _launch_decode(queries, key_cache, value_cache, block_tables, context_lengths, scoring)
 
 

@@ -82,7 +82,7 @@ class EngineOptions:
 
     model: Annotated[str, Option(help="a Hugging Face id or a folder")] = "smollm2-135m"
     dtype: Annotated[str, Option(help="auto, float32, float64, float16 or bfloat16")] = "auto"
-    device: Annotated[str, Option(help="auto, cpu or cuda")] = "auto"
+    device: Annotated[str, Option(help="auto, cpu, cuda or cuda:1")] = "auto"
     fuse_modules: Annotated[bool, Option(help="fewer, larger operations on a CPU (Llama family)")] = False
     pack_weights: Annotated[
         bool | None,

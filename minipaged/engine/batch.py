@@ -1,6 +1,6 @@
 """A step's schedule as plain integer tensors: all that the model's forward needs to know of paging.
 
-The tokens of all rows stand in one flat line, decodes first. The tensors are allocated once, for the
+The tokens of all rows stand in one flat line, decodes first. The host's tensors are allocated once, for the
 largest step, and hold no Python state.
 """
 
@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from ..kernels.block_table import slot_mapping
+from ..reference.block_table import num_blocks_for
 from .schedule import Row
 
 
@@ -29,10 +30,32 @@ class Batch:
     num_decodes: int
     max_query_length: int
     logit_indices: torch.Tensor  # int64, the tokens from whose logits a row samples
+    decode_blocks: int | None = None  # columns of the tables that hold every decode's context; None for all
+
+    @property
+    def decode_tables(self) -> torch.Tensor:
+        """The tables of the decodes. They are as wide as the longest needs: a grid follows the width."""
+        return self.block_tables[: self.num_decodes, : self.decode_blocks]
+
+
+class StepBuffers:
+    """Host memory for one step's tensors. On a GPU it is pinned, so that a copy needs no wait."""
+
+    def __init__(self, max_num_tokens: int, max_num_seqs: int, max_blocks: int, device: torch.device) -> None:
+        pinned = device.type == "cuda"
+        self.tokens = torch.zeros((3, max_num_tokens), dtype=torch.int64, pin_memory=pinned)
+        self.tables = torch.zeros((max_num_seqs, max_blocks), dtype=torch.int32, pin_memory=pinned)
+        self.lengths = torch.zeros((2, max_num_seqs + 1), dtype=torch.int32, pin_memory=pinned)
+        self.logit_indices = torch.zeros(max_num_seqs, dtype=torch.int64, pin_memory=pinned)
+        self.copied = torch.cuda.Event() if pinned else None
 
 
 class BatchBuilder:
-    """Turns rows into a `Batch`, reusing the same memory for every step."""
+    """Turns rows into a `Batch`, reusing the same memory for every other step.
+
+    A GPU may still read the buffers of a step when the host builds the next one. So there are two sets, and
+    one is filled again only when the copies out of it are done.
+    """
 
     def __init__(
         self,
@@ -45,43 +68,60 @@ class BatchBuilder:
     ) -> None:
         self.block_size = block_size
         self.device = device
-        pinned = device.type == "cuda"
-        self._tokens = torch.zeros((3, max_num_tokens), dtype=torch.int64, pin_memory=pinned)
-        self._tables = torch.zeros((max_num_seqs, max_blocks), dtype=torch.int32, pin_memory=pinned)
-        self._lengths = torch.zeros((2, max_num_seqs + 1), dtype=torch.int32, pin_memory=pinned)
+        self._sets = [StepBuffers(max_num_tokens, max_num_seqs, max_blocks, device) for _ in range(2)]
 
     def build(self, rows: Sequence[Row]) -> Batch:
         """Lay out `rows`; those of one token come first."""
-        input_ids, positions, owners = self._tokens.numpy()
-        lengths, starts = self._lengths.numpy()
-        tables = self._tables.numpy()
+        self._sets.reverse()  # the set that was filled longer ago
+        buffers = self._sets[0]
+        if buffers.copied is not None:
+            buffers.copied.synchronize()
         num_decodes = sum(row.stop - row.start == 1 for row in rows)
-        end = 0
-        logit_indices = []
-        for i, row in enumerate(rows):
-            sequence = row.sequence
-            begin, end = end, end + row.stop - row.start
-            input_ids[begin:end] = sequence.token_ids[row.start : row.stop]
-            positions[begin:end] = np.arange(row.start, row.stop)
-            owners[begin:end] = i
-            tables[i, : len(sequence.table.blocks)] = sequence.table.blocks
-            lengths[i] = row.stop
-            starts[i + 1] = end
-            if row.is_last_chunk:
-                logit_indices.append(end - 1)
-        tokens = self._to_device(self._tokens[:, :end])
-        block_tables = self._to_device(self._tables[: len(rows)])
-        return Batch(
+        num_tokens, num_logits = _fill(buffers, rows, num_decodes)
+        tokens = self._to_device(buffers.tokens[:, :num_tokens])
+        block_tables = self._to_device(buffers.tables[: len(rows)])
+        longest = max((row.stop for row in rows[:num_decodes]), default=0)
+        batch = Batch(
             input_ids=tokens[0],
             positions=tokens[1],
             slots=slot_mapping(block_tables, tokens[1], tokens[2], self.block_size),
             block_tables=block_tables,
-            context_lengths=self._to_device(self._lengths[0, : len(rows)]),
-            prefill_starts=self._to_device(self._lengths[1, num_decodes : len(rows) + 1] - num_decodes),
+            context_lengths=self._to_device(buffers.lengths[0, : len(rows)]),
+            prefill_starts=self._to_device(buffers.lengths[1, num_decodes : len(rows) + 1]),
             num_decodes=num_decodes,
             max_query_length=max(row.stop - row.start for row in rows),
-            logit_indices=torch.tensor(logit_indices, dtype=torch.int64, device=self.device),
+            logit_indices=self._to_device(buffers.logit_indices[:num_logits]),
+            decode_blocks=_power_of_two(num_blocks_for(longest, self.block_size)),
         )
+        if buffers.copied is not None:
+            buffers.copied.record(torch.cuda.current_stream(self.device))
+        return batch
 
     def _to_device(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(self.device, non_blocking=True)
+
+
+def _power_of_two(number: int) -> int:
+    """The smallest power of two that is not below `number`: few sizes for buffers that grow and shrink."""
+    return 1 << max(0, number - 1).bit_length()
+
+
+def _fill(buffers: StepBuffers, rows: Sequence[Row], num_decodes: int) -> tuple[int, int]:
+    """Write the rows into the buffers. Return how many tokens they have, and how many rows sample."""
+    input_ids, positions, owners = buffers.tokens.numpy()
+    lengths, starts = buffers.lengths.numpy()
+    tables, logit_indices = buffers.tables.numpy(), buffers.logit_indices.numpy()
+    end = num_logits = 0
+    for i, row in enumerate(rows):
+        sequence = row.sequence
+        begin, end = end, end + row.stop - row.start
+        input_ids[begin:end] = sequence.token_ids[row.start : row.stop]
+        positions[begin:end] = np.arange(row.start, row.stop)
+        owners[begin:end] = i
+        tables[i, : len(sequence.table.blocks)] = sequence.table.blocks
+        lengths[i] = row.stop
+        starts[i + 1] = end - num_decodes
+        if row.is_last_chunk:
+            logit_indices[num_logits] = end - 1
+            num_logits += 1
+    return end, num_logits

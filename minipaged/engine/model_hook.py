@@ -47,7 +47,7 @@ class PagedStep:
         n = batch.num_decodes
         parts = []
         if n:
-            tables, lengths = batch.block_tables[:n], batch.context_lengths[:n]
+            tables, lengths = batch.decode_tables, batch.context_lengths[:n]
             parts.append(self.backend.decode(queries[:n], key_cache, value_cache, tables, lengths, **named))
         if n < len(batch.block_tables):
             tables, lengths = batch.block_tables[n:], batch.context_lengths[n:]

@@ -6,6 +6,8 @@ The model is Hugging Face's own. Everything that paging needs travels beside its
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 
 from ..config import EngineConfig
@@ -17,6 +19,7 @@ from ..reference.copy_on_write import independent_copies
 from .backends import get_backend
 from .batch import Batch, BatchBuilder
 from .kv_cache import KVCache, KVShape, allocating, num_host_blocks, num_pool_blocks
+from .memory_profile import spare_gpu_memory
 from .model_hook import new_step
 from .schedule import Move, Schedule
 
@@ -34,9 +37,9 @@ class ModelRunner:
         self.vocab_size = loaded.vocab_size
         self.shape = KVShape(loaded.num_layers, loaded.num_kv_heads, loaded.head_dim, loaded.model.dtype)
         self._config = config
-        self._max_model_len = max_model_len
         max_blocks = num_blocks_for(max_model_len, config.block_size)
-        spare = self._spare_gpu_memory if self.device.type == "cuda" else None
+        profile = partial(spare_gpu_memory, self, config, max_model_len)
+        spare = profile if self.device.type == "cuda" else None
         self.num_blocks = num_pool_blocks(config, self.shape, config.max_num_seqs * max_blocks, spare)
         self.num_host_blocks = num_host_blocks(config, self.shape)
         with allocating(
@@ -58,6 +61,10 @@ class ModelRunner:
         """Copy blocks, run the forward, and return the logits [rows, vocab] of rows that sample."""
         self.move(step.moves)
         return self._forward(self._builder.build(step.rows), self.cache)
+
+    def run_apart(self, batch: Batch, num_blocks: int) -> torch.Tensor:
+        """Run the forward through a pool of its own, to see what it takes."""
+        return self._forward(batch, self._new_cache(num_blocks))
 
     def move(self, moves: list[Move]) -> None:
         """Carry out copies and swaps in order, as many at once as don't depend on each other."""
@@ -84,34 +91,6 @@ class ModelRunner:
 
     def _new_cache(self, num_blocks: int, num_host_blocks: int = 0) -> KVCache:
         return KVCache(num_blocks, self._config.block_size, self.shape, self.device, num_host_blocks)
-
-    def _spare_gpu_memory(self) -> int:
-        """Bytes that are left for the pool once the largest step has been tried."""
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        self.profile(self._config.max_num_batched_tokens, self._config.max_num_seqs)
-        activations = torch.cuda.max_memory_allocated() - before
-        torch.cuda.empty_cache()
-        free, total = torch.cuda.mem_get_info()
-        return int(total * self._config.gpu_memory_utilization) - (total - free) - activations
-
-    def profile(self, num_tokens: int, num_logits: int) -> torch.Tensor:
-        """Run one prompt of `num_tokens` through a pool of its own, as the largest step would."""
-        num_blocks = num_blocks_for(num_tokens, self._config.block_size)
-        positions = torch.arange(num_tokens, device=self.device)
-        batch = Batch(
-            input_ids=torch.zeros_like(positions),
-            positions=positions % self._max_model_len,
-            slots=positions,
-            block_tables=torch.arange(num_blocks, dtype=torch.int32, device=self.device).unsqueeze(0),
-            context_lengths=torch.tensor([num_tokens], dtype=torch.int32, device=self.device),
-            prefill_starts=torch.tensor([0, num_tokens], dtype=torch.int32, device=self.device),
-            num_decodes=0,
-            max_query_length=num_tokens,
-            logit_indices=positions[-num_logits:],
-        )
-        return self._forward(batch, self._new_cache(num_blocks))
 
 
 def _source_and_destination(move: Move) -> tuple[Place, Place]:

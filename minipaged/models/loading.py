@@ -28,18 +28,12 @@ from ..errors import (
 from ..sampling_params import SamplingParams, shown
 from . import fused_modules, huge_pages, packed_weights
 from .facts import eos_token_ids, length_limit, position_limit, sampling_defaults, vocabulary
+from .precision import DTYPES, check_capability, torch_dtype
 from .quiet import quiet_libraries
 from .source import ModelSource, find_model
 from .support import check_config
 from .trial import check_supported
 from .weight_files import StoredTensors, check_fit, check_layer_count, read_headers
-
-DTYPES = {
-    "float32": torch.float32,
-    "float64": torch.float64,
-    "float16": torch.float16,
-    "bfloat16": torch.bfloat16,
-}
 
 logger = logging.getLogger(__name__)
 
@@ -74,8 +68,8 @@ def load_model(
     """Load `model` to `device` and check that paged attention gives its own logits.
 
     model: "smollm2-135m" (fetched once), a folder with safetensors or one .gguf file, a .gguf file, or a
-    Hugging Face id. dtype: "float32", "float64", "float16", "bfloat16", or "auto": on CUDA the checkpoint's
-    own, on the CPU float32 (float64 if the checkpoint is). device: "cpu", "cuda", "cuda:1", ..., or "auto".
+    Hugging Face id. dtype: "float32", "float64", "float16", "bfloat16", or "auto": see `precision`.
+    device: "cpu", "cuda", "cuda:1", ..., or "auto".
     attn_implementation: a name registered with transformers; set after the check, which uses its own.
     fuse_modules, pack_weights: see `fused_modules` and `packed_weights`; done after the check too.
     Code that comes with a checkpoint is never run.
@@ -92,7 +86,7 @@ def load_model(
         source = find_model(str(model))
     with quiet_libraries(bars=not Path(source.location).exists()):
         config = _load_config(source)
-        network = _load_weights(source, _torch_dtype(dtype, config, target))
+        network = _load_weights(source, torch_dtype(source.name, dtype, config, target))
         network = network.to(target).eval().requires_grad_(False)
         if target.type == "cpu":
             huge_pages.move_weights(network)  # before the trial, which reads them three times
@@ -138,7 +132,7 @@ def _facts(source: ModelSource, network: Any) -> dict[str, Any]:
 
 def _device(device: str) -> torch.device:
     if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        device = "cuda" if torch.cuda.is_available() else "cpu"
     kind, _, index = str(device).partition(":")
     if kind not in ("cpu", "cuda") or (index and not index.isdecimal()) or (kind == "cpu" and index):
         raise InvalidConfigError(f"device must be 'auto', 'cpu', 'cuda' or 'cuda:N'; got {device!r}")
@@ -146,16 +140,9 @@ def _device(device: str) -> torch.device:
         raise BackendUnavailableError(
             f"there is no device {device!r}: this machine has {torch.cuda.device_count()}"
         )
-    return torch.device(device)
-
-
-def _torch_dtype(dtype: str, config: Any, device: torch.device) -> torch.dtype | str:
-    if dtype != "auto":
-        return DTYPES[dtype]
-    own = config.dtype or config.get_text_config(decoder=True).dtype
-    if device.type == "cuda":
-        return own or "auto"
-    return torch.float64 if own in (torch.float64, "float64") else torch.float32
+    found = torch.device(device)
+    check_capability(found)
+    return found
 
 
 def _load_config(source: ModelSource) -> Any:

@@ -119,7 +119,7 @@ def test_a_trace_in_a_folder_is_refused_before_the_model_is_loaded(
 
 def test_a_step_of_more_sequences_than_tokens_takes_no_memory(tiny_chat_model: Path) -> None:
     llm = LLM(str(tiny_chat_model), max_num_seqs=2**31 - 1, num_blocks=16)
-    assert llm.engine.runner._builder._tables.shape == (2048, 16)
+    assert llm.engine.runner._builder._sets[0].tables.shape == (2048, 16)
     with pytest.raises(InvalidConfigError, match="max_num_seqs must be at most 2147483647"):
         LLM(str(tiny_chat_model), max_num_seqs=10**15)
 

@@ -711,11 +711,6 @@ def test_the_reader_may_bring_own_classes(make: Callable[..., LLM]) -> None:
     assert seen[0] == 39
 
 
-def test_a_profiling_step_runs_the_largest_prompt(make: Callable[..., LLM]) -> None:
-    llm = make(max_num_batched_tokens=300)
-    assert llm.engine.runner.profile(300, 5).shape == (5, 128)
-
-
 def test_every_error_of_ours_has_one_base() -> None:
     for error in (InvalidRequestError, InvalidConfigError, BackendUnavailableError):
         assert issubclass(error, MinipagedError)

@@ -35,6 +35,7 @@ from minipaged.errors import (
     ModelNotFoundError,
     ModelNotSupportedError,
 )
+from minipaged.models import packed_weights, precision
 from minipaged.models.facts import length_limit
 from minipaged.models.loading import LoadedModel, load_model
 from minipaged.sampling_params import SamplingParams
@@ -69,6 +70,26 @@ def peak_memory() -> int:
 def edit_config(folder: Path, **changes: Any) -> None:
     path = folder / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+Cards = Callable[..., None]
+
+
+@pytest.fixture
+def cards(monkeypatch: pytest.MonkeyPatch) -> Cards:
+    """Let torch report these CUDA cards: (capability, name) for cuda:0, for cuda:1, ..."""
+
+    def pretend(*found: tuple[tuple[int, int], str]) -> None:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: len(found))
+        monkeypatch.setattr(
+            torch.cuda, "get_device_capability", lambda device: found[torch.device(device).index or 0][0]
+        )
+        monkeypatch.setattr(
+            torch.cuda, "get_device_name", lambda device: found[torch.device(device).index or 0][1]
+        )
+
+    return pretend
 
 
 def refused(folder: Path | str, kind: type[MinipagedError], **options: Any) -> str:
@@ -233,8 +254,6 @@ class TestPrecision:
         ("saved", "asked", "expected"),
         [
             (torch.float32, "auto", torch.float32),
-            (torch.bfloat16, "auto", torch.float32),
-            (torch.float16, "auto", torch.float32),
             (torch.float64, "auto", torch.float64),
             (torch.float64, "float32", torch.float32),
             (torch.float32, "float64", torch.float64),
@@ -249,6 +268,57 @@ class TestPrecision:
         loaded = load_model(str(tmp_path), dtype=asked)
         assert {parameter.dtype for parameter in loaded.model.parameters()} == {expected}
         assert loaded.model.model.rotary_emb.inv_freq.dtype == torch.float32
+
+    @pytest.mark.parametrize("saved", [torch.bfloat16, torch.float16])
+    @pytest.mark.parametrize("has_units", [True, False])
+    def test_auto_for_a_checkpoint_of_16_bits(
+        self,
+        saved: torch.dtype,
+        has_units: bool,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        """bfloat16 where the processor multiplies it, told in one line; float32 elsewhere."""
+        monkeypatch.setattr(packed_weights, "is_worth_it", lambda dtype, device: has_units)
+        save_llama(tmp_path, dtype=saved)
+        model = load_model(str(tmp_path)).model
+        assert model.dtype == (torch.bfloat16 if has_units else torch.float32)
+        told = [record.getMessage() for record in caplog.records]
+        assert len(told) == has_units
+        assert all("bfloat16" in line and "dtype='float32'" in line for line in told)
+
+    @pytest.mark.parametrize(
+        ("saved", "capability", "asked", "expected"),
+        [
+            (torch.bfloat16, (7, 5), "auto", torch.float16),
+            (torch.bfloat16, (8, 0), "auto", torch.bfloat16),
+            (torch.bfloat16, (7, 5), "float32", torch.float32),
+            (torch.float16, (7, 5), "auto", torch.float16),
+            (torch.float32, (7, 5), "auto", torch.float32),
+        ],
+    )
+    def test_dtypes_on_cuda(
+        self,
+        saved: torch.dtype,
+        capability: tuple[int, int],
+        asked: str,
+        expected: torch.dtype,
+        cards: Cards,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        cards((capability, "T4"))
+        config = LlamaConfig(dtype=saved)
+        assert precision.torch_dtype("m", asked, config, torch.device("cuda")) == expected
+        changed = asked == "auto" and expected != saved
+        assert [record.getMessage() for record in caplog.records] == changed * [
+            "m: bfloat16 weights become float16, because T4 (compute capability 7.5) can't multiply bfloat16"
+        ]
+
+    def test_bfloat16_by_name_on_a_card_without_it(self, cards: Cards) -> None:
+        cards(((7, 5), "T4"))
+        with pytest.raises(InvalidConfigError, match=r"T4 \(compute capability 7.5\).*dtype='float16'"):
+            precision.torch_dtype("m", "bfloat16", LlamaConfig(), torch.device("cuda"))
 
     def test_without_a_dtype_in_the_configuration(self, tmp_path: Path) -> None:
         save_llama(tmp_path)
@@ -285,6 +355,13 @@ class TestDevice:
     def test_a_device_that_is_not_there(self, tmp_path: Path) -> None:
         message = refused(tmp_path, BackendUnavailableError, device="cuda:99")
         assert "'cuda:99'" in message
+
+    @pytest.mark.parametrize("device", ["cuda", "cuda:1", "auto"])
+    def test_a_card_that_is_too_old(self, device: str, tmp_path: Path, cards: Cards) -> None:
+        cards(((7, 0), "V100"), ((6, 1), "P40"))
+        message = refused(tmp_path, BackendUnavailableError, device=device)
+        name = "P40 (compute capability 6.1)" if device == "cuda:1" else "V100 (compute capability 7.0)"
+        assert name in message and "7.5" in message
 
 
 def test_the_attention_function_is_set_after_the_check(tmp_path: Path) -> None:

@@ -215,7 +215,7 @@ def test_the_pool_bounds_the_tables_of_a_batch(tiny_model: Callable[[str], Path]
     path.write_text(json.dumps(json.loads(path.read_text()) | {"max_position_embeddings": 10**12}))
     llm = LLM(str(folder), dtype="float64", device="cpu", num_blocks=8, block_size=4, max_num_seqs=64)
     assert llm.engine.max_model_len == 10**12
-    assert llm.engine.runner._builder._tables.shape == (64, 8)
+    assert llm.engine.runner._builder._sets[0].tables.shape == (64, 8)
     prompt = list(range(5, 25))
     (output,) = llm.generate([prompt], SamplingParams(temperature=0, max_tokens=99, ignore_eos=True))
     assert (output.outputs[0].finish_reason, len(output.outputs[0].token_ids)) == ("capacity", 13)

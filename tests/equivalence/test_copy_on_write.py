@@ -1,6 +1,7 @@
 """Copy-on-write in both worlds; and block copies: torch's path, and the Numba kernel, maybe simulated."""
 
 import os
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,7 +9,8 @@ import torch
 from torch import Tensor
 from worlds import KernelWorld, ReferenceWorld
 
-from minipaged.kernels.copy_on_write import as_words, copy_blocks, launch_copy_blocks
+from minipaged.kernels import copy_on_write
+from minipaged.kernels.copy_on_write import _check_numba_device, as_words, copy_blocks, launch_copy_blocks
 from minipaged.reference.block_table import BlockTable
 
 HAS_GPU = torch.cuda.is_available()
@@ -171,3 +173,10 @@ def test_a_block_of_one_number_whatever_its_stride():
     pool = torch.arange(4).view(1, 4).t()
     assert pool.is_contiguous()
     assert as_words(pool).tolist() == [[0], [1], [2], [3]]
+
+
+def test_numba_on_another_gpu_than_the_pool_is_refused(monkeypatch):
+    monkeypatch.setattr(copy_on_write.cuda, "get_current_device", lambda: SimpleNamespace(id=0))
+    _check_numba_device(torch.device("cuda:0"))
+    with pytest.raises(RuntimeError, match="pool is on cuda:1, but Numba uses cuda:0"):
+        _check_numba_device(torch.device("cuda:1"))

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -36,6 +37,16 @@ def test_more_splits_than_the_merge_takes_at_once(monkeypatch):
     monkeypatch.setattr(attention, "SPLIT_LENGTH", 4)
     problem = make_problem([70, 3, 100, 33], num_heads=8, num_kv_heads=1, dtype=torch.float64, device=DEVICE)
     assert_close(attend(problem), oracle(problem))
+
+
+@pytest.mark.parametrize("window", [None, 20])
+def test_the_width_of_the_tables_changes_no_bit(window, monkeypatch):
+    """A row's splits depend on its own length: not on the room beside it, which follows the batch."""
+    monkeypatch.setattr(attention, "SPLIT_LENGTH", 16)
+    problem = make_problem([33, 9], window=window, device=DEVICE)
+    narrow = attend(problem)
+    wide = replace(problem, block_tables=torch.nn.functional.pad(problem.block_tables, (0, 50)))
+    assert torch.equal(attend(wide), narrow)
 
 
 @pytest.mark.parametrize("window", [None, 50])

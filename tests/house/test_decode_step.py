@@ -25,7 +25,7 @@ NOT_OF_A_GREEDY_STEP = {f"minipaged/engine/{name}.py" for name in ("logits", "be
 
 def files_of_a_step(model: str) -> dict[str, int]:
     """The files of the project that run in one decode step, and how many lines each has."""
-    llm = LLM(model, device="cpu", num_blocks=8)
+    llm = LLM(model, dtype="float32", device="cpu", num_blocks=8)
     params = SamplingParams(temperature=0, max_tokens=9, ignore_eos=True)
     llm.engine.add_request("one", [5, 6, 7], params)
     llm.engine.step()  # the prompt
