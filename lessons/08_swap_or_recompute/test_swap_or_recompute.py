@@ -664,7 +664,7 @@ def test_swap_blocks_refuses(exercise: ModuleType) -> None:
         device, host = [[block] for block in range(4)], [["x"], ["y"], ["z"]]
         why = "check all ids before the first copy; Python reads -1 as the last block"
         if name == "a destination twice":
-            why = "a launch copies all pairs at the same time, and two would write one block: none may be twice"
+            why = "a launch copies all pairs at once, and two would write one block: none may be twice"
         elif len(sources) != len(destinations):
             why = "each source needs its destination: zip() drops what is left over, so compare the lengths"
         check_raises(

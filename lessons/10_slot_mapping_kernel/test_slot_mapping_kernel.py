@@ -154,6 +154,9 @@ def _reason(
         )
     if got == slots_by_hand(tables, positions, [0] * len(positions), block_size):
         return "each token was looked up in row 0: sequence_ptr says which row of the table is a token's own"
+    zeros = [tables[0][0] == 0 and slot < block_size for slot in expected]
+    if any(zeros) and all(slot == -1 for slot, is_zero in zip(got, zeros, strict=True) if is_zero):
+        return "block 0 is a block like any other, only an entry below 0 is none: >= 0, not > 0"
     for ids in (positions, sequences):
         if got == [-1 if number == 0 else slot for number, slot in zip(ids, expected, strict=True)]:
             return (
