@@ -423,7 +423,9 @@ def _why_written(
     if place[0] * block_size + place[1] not in slots and want[place] == -1:
         if min(slots) < 0:
             return "something was written for padding: a slot of -1 is no slot, skip the token"
-        return "a slot was written that belongs to no token of this launch"
+        if place[1] == 0 and any(slot // block_size == place[0] for slot in slots):
+            return "the token went to slot 0 of its block: add slot % BLOCK_SIZE times the stride of a slot"
+        return f"a slot was written that belongs to no token of this launch. {why}"
     if min(want[place], got[place]) > 0 and abs(float(got[place]) - float(want[place])) >= 900:
         return "K and V are mixed up"
     return why
@@ -499,7 +501,10 @@ def test_each_tensor_has_strides_of_its_own(exercise: ModuleType) -> None:
         )
         check_write(exercise, [0, 3], why, head_dim=2, views={name: (1, 1)})
     for name, field in names.items():
-        why = f"from one dim of {name} to the next it is strides.{field}.dim elements, here not 1"
+        why = (
+            f"from one dim of {name} to the next it is strides.{field}.dim elements, here not 1. {name} alone is "
+            f"a view here, so strides.{field} serve no other tensor"
+        )
         check_write(exercise, [0, 3], why, head_dim=2, views={name: (0, 2)})
 
 
