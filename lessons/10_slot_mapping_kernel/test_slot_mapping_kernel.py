@@ -502,8 +502,8 @@ def test_each_tensor_has_strides_of_its_own(exercise: ModuleType) -> None:
         check_write(exercise, [0, 3], why, head_dim=2, views={name: (1, 1)})
     for name, field in names.items():
         why = (
-            f"from one dim of {name} to the next it is strides.{field}.dim elements, here not 1. {name} alone is "
-            f"a view here, so strides.{field} serve no other tensor"
+            f"from one dim of {name} to the next it is strides.{field}.dim elements, here not 1. "
+            f"{name} alone is a view here, so strides.{field} serve no other tensor"
         )
         check_write(exercise, [0, 3], why, head_dim=2, views={name: (0, 2)})
 
