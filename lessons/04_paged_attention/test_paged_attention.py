@@ -116,7 +116,7 @@ def _not_visible(got: list[Any], pairs: list[Any]) -> str:
         return (
             "these are somebody else's: the block table was not asked. Entry j says which block holds part j"
         )
-    if all(len(pair) == 2 and pair[0] == pair[1] for pair in got):
+    if numbers and all(len(pair) == 2 and pair[0] == pair[1] != [] for pair in got):
         return "these are the keys twice: the second of a pair comes from value_cache"
     if _first(pairs) % 4 and got[:1] == pairs[:1] and len(got) == len(pairs) and len(numbers) < len(wanted):
         return (
