@@ -136,8 +136,8 @@ def _merge_kernel(
     partial_ptr: [batch, NUM_HEADS, num_splits, HEAD_DIM], sums of exp(score - best) * value; contiguous.
     statistics_ptr: [batch, NUM_HEADS, num_splits, 2], best and the sum of exp(score - best); contiguous.
     All other splits were never written: they may hold NaN. SPLIT_TILE splits are taken at a time.
-    output_ptr: [batch, NUM_HEADS, HEAD_DIM], to be written: the attention over all keys, zeros for a sequence
-    without context. Sequences lie output_strides.token elements apart, heads output_strides.head.
+    output_ptr: [batch, NUM_HEADS, HEAD_DIM], to be written: the attention, zeros for a sequence without
+    context. Sequences lie output_strides.token elements apart, heads output_strides.head, in 64 bits.
     """
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     length = tl.load(length_ptr + row)

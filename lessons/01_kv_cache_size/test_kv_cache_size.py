@@ -222,6 +222,8 @@ def _wrong_share(lengths: list[int], slots: int) -> Callable[[Any], str]:
             return "that is the share that is used: what is wasted is the rest"
         if used and got == (slots - used) / used:
             return "of the wrong total: a share of the slots taken, not of the tokens"
+        if slots and got in [round((slots - used) / slots, digits) for digits in range(5)]:
+            return "that is rounded: return the quotient with all its digits"
         if slots and got == 100 * (slots - used) / slots:
             return "in per cent: a share lies between 0.0 and 1.0"
         return "(num_slots - sum(lengths)) / num_slots, and 0.0 where no slot is taken"

@@ -193,7 +193,8 @@ def test_a_full_block_is_never_copied(exercise: ModuleType) -> None:
         check_copies(exercise, pool, [beam(pool, num_tokens, block_size)], [0, 0, 0], told, 0)
     pool = BlockAllocator(4)
     told = "two beams of 8 and 5 tokens, block size 4"
-    check_copies(exercise, pool, [beam(pool, 8), beam(pool, 5)], [0, 0, 1, 1], told, 1)
+    why = "beam 0 is full, and a full block is written by nobody; block 3 has two writers, so one copy"
+    check_copies(exercise, pool, [beam(pool, 8), beam(pool, 5)], [0, 0, 1, 1], told, 1, why)
     pool = BlockAllocator(4)
     check_copies(exercise, pool, [beam(pool, 0)], [0, 0], "a beam of no tokens", 0)
 
@@ -534,8 +535,8 @@ def test_a_block_that_somebody_else_reads(exercise: ModuleType) -> None:
 def test_a_pruned_beam_makes_room(exercise: ModuleType) -> None:
     """In a full pool the blocks that a pruned beam gives up are there for the copies."""
     why = (
-        "no block is free, but the pruned beam gives up its one, and the copy may take it: fork first, which "
-        "frees it, and ask _check_room for room, which counts such blocks, too"
+        "no block is free, but the pruned beam gives up its one, and the copy may take it. Call _check_room "
+        "before fork_beams: it counts such blocks, from the counts that the old tables have"
     )
     pool = BlockAllocator(2)
     tables = [beam(pool, 2), beam(pool, 3)]

@@ -201,9 +201,9 @@ def test_each_digest_is_made_once_from_the_one_before(exercise: ModuleType) -> N
         "own"
     )
     chain = exercise.PrefixChain([5, 6, 7, 8], 2, None, recorder)
-    with trying(tried):
-        digests = [chain[1].digest, chain[0].digest, chain[1].digest]
     why = "Prefix(parent, content, self._hash), once for each link, the first one's parent being the root"
+    with trying(tried, only_for((AttributeError, TypeError), f"self._hash may be any function: {why}")):
+        digests = [chain[1].digest, chain[0].digest, chain[1].digest]
     check(f"calls of the hash function by {tried}", calls, [(None, (None,)), (1, (5, 6)), (2, (7, 8))], why)
     check(f"digests of {tried}", digests, [3, 2, 3], why)
 

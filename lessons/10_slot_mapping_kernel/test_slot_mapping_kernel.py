@@ -154,6 +154,9 @@ def _reason(
         )
     if got == slots_by_hand(tables, positions, [0] * len(positions), block_size):
         return "each token was looked up in row 0: sequence_ptr says which row of the table is a token's own"
+    zeros = [tables[0][0] == 0 and slot < block_size for slot in expected]
+    if any(zeros) and all(slot == -1 for slot, is_zero in zip(got, zeros, strict=True) if is_zero):
+        return "block 0 is a block like any other, only an entry below 0 is none: >= 0, not > 0"
     for ids in (positions, sequences):
         if got == [-1 if number == 0 else slot for number, slot in zip(ids, expected, strict=True)]:
             return (
@@ -420,7 +423,9 @@ def _why_written(
     if place[0] * block_size + place[1] not in slots and want[place] == -1:
         if min(slots) < 0:
             return "something was written for padding: a slot of -1 is no slot, skip the token"
-        return "a slot was written that belongs to no token of this launch"
+        if place[1] == 0 and any(slot // block_size == place[0] for slot in slots):
+            return "the token went to slot 0 of its block: add slot % BLOCK_SIZE times the stride of a slot"
+        return f"a slot was written that belongs to no token of this launch. {why}"
     if min(want[place], got[place]) > 0 and abs(float(got[place]) - float(want[place])) >= 900:
         return "K and V are mixed up"
     return why
@@ -496,7 +501,10 @@ def test_each_tensor_has_strides_of_its_own(exercise: ModuleType) -> None:
         )
         check_write(exercise, [0, 3], why, head_dim=2, views={name: (1, 1)})
     for name, field in names.items():
-        why = f"from one dim of {name} to the next it is strides.{field}.dim elements, here not 1"
+        why = (
+            f"from one dim of {name} to the next it is strides.{field}.dim elements, here not 1. "
+            f"{name} alone is a view here, so strides.{field} serve no other tensor"
+        )
         check_write(exercise, [0, 3], why, head_dim=2, views={name: (0, 2)})
 
 

@@ -297,6 +297,10 @@ class _Reason:
             return f"right but for the last digits. {why}"
         if torch.allclose(partial / self.best, softmax(problem, *self._place())[0], rtol=tolerance):
             return "best and total have changed places: _attend returns output, best, total, in this order"
+        mean, log_sum = softmax(problem, *self._place())
+        is_right_total = self.total > 0 and abs(self.best + math.log(self.total) - log_sum) < 1e-4
+        if is_right_total and torch.allclose(partial, mean, rtol=tolerance, atol=tolerance):
+            return "`output` was divided by `total` already: it is the sum, and the merge divides, once"
         full = -(-last // block_size) * block_size
         if full != last and is_(softmax(problem, self.row, head, self.first, full)[0]):
             return "the last block was read as if it were full: only its first slots belong to the context"
@@ -342,7 +346,8 @@ class _Reason:
     def of_log(self, got: float) -> str:
         """Why best + log(total) is wrong."""
         for scaled, said in self._other_scales():
-            if abs(got - softmax(scaled, *self._place())[1]) < 1e-4:
+            is_best = self.last - self.first == 1 and self._is_near(self.best, scaled)
+            if is_best or self._is_near(got, scaled):
                 return said
         if math.isclose(got, softmax(self.problem, *self._place())[1], rel_tol=4e-3):
             return f"right but for the last digits. {self.why}"
@@ -352,6 +357,10 @@ class _Reason:
                 "exp(score - best), and what divides by it is the merge, once"
             )
         return f"the three values are relative to one best: total is the sum of exp(score - best). {self.why}"
+
+    def _is_near(self, got: float, scaled: Problem) -> bool:
+        """Whether a number is the best + log(total) of another scale. With one key that is its score."""
+        return abs(got - softmax(scaled, *self._place())[1]) < 1e-4
 
     def _with_lanes_of_score_zero(self) -> Tensor:
         """The output where the lanes that fill the last tile count like keys, and have values of 0."""
@@ -740,8 +749,17 @@ def check_merge(
         ((got - expected).abs() <= tolerance * (1 + expected.abs())).logical_not().any(2).nonzero().tolist()
     )
     row, head = wrong[0] if wrong else (0, 0)
-    read = {index[:3] for name in ("statistics", "partial") for index in recorded.read(name)}
+    reads = {name: {index[:3] for index in recorded.read(name)} for name in ("statistics", "partial")}
+    read = reads["statistics"] | reads["partial"]
     stray = sorted(index for index in read if index[2] >= len(splits[index[0]]))
+    if stray and not reads["partial"] & set(stray):
+        why = f"best and total of a split are neighbours: those of the next split lie 2 numbers on. {why}"
+    unread = [s for s in range(len(splits[row])) if recorded.accesses and (row, head, s) not in read]
+    if unread:
+        why = (
+            f"split {unread[0]} was written and not read: there are tl.cdiv(length, SPLIT_LENGTH), and the "
+            f"last one may not be full. {why}"
+        )
     want, came = expected[row, head].tolist(), got[row, head].tolist()
     shown = in_full(want, came)
     check_true(
@@ -771,7 +789,10 @@ def check_merge(
 def _why_outside_merge(outside: str, why: str) -> str:
     """Why a program may have left an array in the merge."""
     if "partial" in outside:
-        return f"only HEAD_DIM of the DIM_TILE lanes belong to a head: mask the load of partial. {why}"
+        return (
+            "only HEAD_DIM of the DIM_TILE lanes belong to a head: mask the load of partial. A split begins "
+            f"HEAD_DIM elements after the one before it. {why}"
+        )
     if "output" in outside:
         return (
             "a head of the output begins at row * output_strides.token + head * output_strides.head and has "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from types import ModuleType, SimpleNamespace
@@ -43,7 +44,7 @@ def check_kernel(
     )
     start = destination.copy()
     watched = recording() if can_record() else nullcontext()  # names the thread of an access out of bounds
-    with trying(tried, only_for(IndexError, outside(parts * threads, num_words))), watched:
+    with trying(tried, lambda error: outside(error, parts * threads, num_words)), watched:
         exercise._copy_kernel[(len(pairs), parts), threads](source, destination, np.array(pairs))
     check(
         f"the source pool after {tried}",
@@ -59,8 +60,24 @@ def check_kernel(
     )
 
 
-def outside(num_threads: int, num_words: int) -> str:
-    """Why a kernel may reach past its arrays."""
+def _why_launched(got: Any, first: Any, pairs: Pairs) -> str:
+    """Why a launch left words out. `first` is the pool if only the first pair is copied."""
+    if len(pairs) > 1 and (got == first).all():
+        return (
+            "only the first pair was copied: the grid is (number of pairs, parts), the pairs along its x axis"
+        )
+    return "the grid needs a thread block for each pair, and at least one part"
+
+
+def outside(error: BaseException, num_threads: int, num_words: int) -> str:
+    """Why a kernel may reach past its arrays, for an IndexError."""
+    if not isinstance(error, IndexError):
+        return ""
+    if re.search(rf"_words\[\d+, {num_words}\]", str(error)):
+        return (
+            f"none may reach past the last word: a block has the words 0 to {num_words - 1}, and the loop "
+            f"ends before source_words.shape[1], also if {num_threads} threads do not divide it evenly"
+        )
     if num_words % num_threads:
         return (
             f"{num_threads} threads, {num_words} words: it isn't even, and none may reach past the last word"
@@ -92,7 +109,10 @@ def reason(got: Any, source: Any, start: Any, pairs: Pairs, parts: int, threads:
             )
         if not done:
             return f"block {onto} is no copy of block {block}: pairs[x] is (source, destination), x the pair"
-        return f"words {missing} of the copy of block {block} were left out"
+        return (
+            f"words {missing} of the copy of block {block} were left out: the loop ends where the words end, "
+            f"and {parts * threads} threads need not divide {num_words} words evenly"
+        )
     return "a block that is in no pair was written"
 
 
@@ -278,7 +298,7 @@ def test_the_launch_copies_whole_blocks(exercise: ModuleType) -> None:
         "thread block whose blockIdx.x is no row of pairs has nothing to copy"
     )
     for num_words, pairs in ((1, [(0, 1)]), (3, [(0, 1), (4, 2), (4, 3)]), (37, [(1, 3), (0, 4)])):
-        pool = words_of(5, num_words, 0)
+        pool, before = words_of(5, num_words, 0), words_of(5, num_words, 0)
         expected = copied(pool, pool, pairs)
         tried = f"launch_copy_blocks within one pool of 5 blocks of {num_words} words, pairs {pairs}"
         with trying(tried, only_for(IndexError, why_launch)):
@@ -287,7 +307,7 @@ def test_the_launch_copies_whole_blocks(exercise: ModuleType) -> None:
             f"the pool after {tried}",
             pool.tolist(),
             expected.tolist(),
-            "the grid needs a thread block for each pair, and at least one part",
+            _why_launched(pool, copied(before, before, pairs[:1]), pairs),
         )
     source, destination = words_of(2, 3, 0), words_of(4, 3, 500)
     expected = copied(source, destination, [(1, 3)])

@@ -84,7 +84,11 @@ def test_a_slot_in_the_last_block(exercise: ModuleType) -> None:
         "block 1 has three empty slots: no new block. Tokens that are not computed yet may have a slot: "
         "num_tokens - table.num_tokens have none",
     )
-    check("tokens with a slot then", one.table.num_tokens, 6, "the table counts the new token: table.append")
+    why = (
+        "the table counts the new token: table.append. Whether it has a slot is told by table.num_tokens and "
+        "sequence.num_tokens, since a token gets its slot before it is computed"
+    )
+    check("tokens with a slot then", one.table.num_tokens, 6, why)
 
 
 def test_a_slot_in_a_new_block(exercise: ModuleType) -> None:
@@ -111,6 +115,8 @@ def test_a_shared_last_block_is_copied(exercise: ModuleType) -> None:
     why = "block 1 is in two tables and has an empty slot: parts.copy_on_write(blocks, last index, cache)"
     with trying("append_slot: two tables [0, 1] with 6 tokens, one gets a seventh"):
         pair = blocks.append_slot(two)
+    if pair is None and two.table.blocks == [0, 2]:
+        why += ". It was called here, and its pair is lost: return the pair, or nobody copies the content"
     check("append_slot: two tables [0, 1] with 6 tokens, one gets a seventh", pair, (1, 2), why)
     check("the writer's blocks", two.table.blocks, [0, 2], "its last entry names the copy from now on")
     check("the other's blocks", one.table.blocks, [0, 1], "the other sequence keeps the block")
@@ -265,7 +271,7 @@ def test_publish_makes_full_blocks_findable(exercise: ModuleType) -> None:
             f"num_computed_tokens after {tried}",
             one.num_computed_tokens,
             computed,
-            "publish sets sequence.num_computed_tokens: nobody else does",
+            "publish sets sequence.num_computed_tokens to this number, and adds nothing: nobody else does",
         )
 
 
@@ -279,8 +285,8 @@ def _why_findable(one: Sequence, computed: int, found: list[int]) -> str:
         )
     if not found and one.num_computed_tokens == computed:
         return (
-            "a full block is missing: take start, the old num_computed_tokens // block_size, before the new "
-            "number is set, else nothing is left to publish"
+            "a full block is missing: start is the old num_computed_tokens // block_size, taken before the "
+            "new number is set, and stop the new one // block_size. Round both down, or nothing is left"
         )
     return (
         f"{computed} tokens fill {computed // 4} blocks: each can be reused from now on, wherever in a block "

@@ -112,7 +112,7 @@ def try_launch(
     `tried` and `why` are as in `check`. If `why` is a function, it gets the words for that access. Any other
     exception is reported without a reason, unless it is one of Triton's own that says little.
     """
-    with trying(tried, _of_a_mask):
+    with trying(tried, _of_triton):
         if not can_record():
             launch()
             return "", Recording()
@@ -131,8 +131,10 @@ def try_launch(
     return draw(recorded, *drawn), recorded
 
 
-def _of_a_mask(error: Any) -> str:
-    """Return what the interpreter means by a mask of an unsupported dtype, or ""."""
+def _of_triton(error: Any) -> str:
+    """Return what the interpreter means by a mask of an unsupported dtype, or by two dtypes, or ""."""
+    if "must be same dtype" in str(error):
+        return "tl.dot wants two tiles of one dtype, and its answer is float32 or wider: use x.to(dtype)"
     if "mask has unsupported dtype" not in str(error):
         return ""
     return (

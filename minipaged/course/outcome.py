@@ -12,7 +12,7 @@ from .checks import WrongAnswerError, describe, last_attempt, reason_for_error
 from .exercise import is_untouched
 from .forbidden import ForbiddenError
 from .manifest import Lesson, Part
-from .raised import chain, innermost_line, is_file
+from .raised import chain, innermost_line, is_file, raised_by_hand
 from .time_limit import TimeLimitError
 from .withheld import WithheldError
 
@@ -204,6 +204,8 @@ def explain(error: BaseException, rule: str, outcome: Outcome) -> Failure:
     if path is not None and (name := _missing_name(last, outcome.lesson, path)):
         why = f"renamed or deleted? {anew}, and keeps what is written"
         return Failure(rule, tried, name, f"{path.name} defines no {name}", why)
+    if tried and not why and (refusal := raised_by_hand(last, path)):
+        why = f"line {refusal} of your file refuses a call that is right: look at its condition"
     return Failure(rule, tried, "no exception" if tried else "", describe(last), why, line, function)
 
 

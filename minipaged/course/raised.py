@@ -34,6 +34,14 @@ def innermost_line(errors: Sequence[BaseException], path: Path | None) -> tuple[
     return None, ""
 
 
+def raised_by_hand(error: BaseException, path: Path | None) -> int | None:
+    """Return the line of a file whose `raise` made the exception; None if it came from elsewhere."""
+    frames = traceback.extract_tb(error.__traceback__)
+    if not frames or not is_file(frames[-1].filename, path):
+        return None
+    return frames[-1].lineno if (frames[-1].line or "").startswith("raise ") else None
+
+
 def is_file(name: str | None, path: Path | None) -> bool:
     """Whether a file name, as Python has it, is the name of `path`."""
     return name is not None and path is not None and Path(name).resolve() == path.resolve()
