@@ -352,9 +352,13 @@ def test_a_request_can_be_looked_at_alone(home: Callable[..., Any]) -> None:
     assert blocks.locator(".pg-cell[data-dim]").count() == 0
 
 
-@pytest.mark.parametrize(("width", "height"), [(390, 844), (1280, 900)])
-def test_nothing_jumps_and_nothing_is_cut(home: Callable[..., Any], width: int, height: int) -> None:
-    page = home(width, height)
+@pytest.mark.parametrize(
+    ("width", "height", "scheme"), [(390, 844, "light"), (1280, 900, "dark"), (1440, 900, "light")]
+)
+def test_nothing_jumps_and_nothing_is_cut(
+    home: Callable[..., Any], width: int, height: int, scheme: str
+) -> None:
+    page = home(width, height, color_scheme=scheme)
     seen = []
     for name in (THREE, SHARED, SMALL, THREE):
         page.get_by_role("button", name=name).click()
