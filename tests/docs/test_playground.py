@@ -271,6 +271,24 @@ def test_a_recording_is_there_before_python(home: Callable[..., Any], asked: lis
     assert "index.html" in asked and not [path for path in asked if "pyodide" in path]
 
 
+def test_numbers_and_signs_say_what_they_count(home: Callable[..., Any]) -> None:
+    """64 slots are 8 rows of 8, or 16 blocks of 4. Blocks that can still be found are dashed."""
+    page = home()
+    for side, label, numbers in (
+        (0, "Numbers: the first slot of each row", range(0, 64, 8)),
+        (1, "Numbers: physical blocks. A0: logical block 0 of A", range(16)),
+    ):
+        half = page.locator(".pg-side").nth(side)
+        assert half.locator(".pg-numbers").inner_text() == label
+        assert half.locator(".pg-number").all_inner_texts() == [str(number) for number in numbers]
+    page.get_by_role("button", name=SHARED).click()
+    choose_step(page, 9)
+    kept = page.locator(".pg-pool [data-kept] .pg-number").all_inner_texts()
+    assert list(map(int, kept)) == sorted(at(scene(SHARED), "in_blocks", 9)["cached"]) != []
+    words = "free, but a prompt with the same beginning finds it until it is reused"
+    assert page.locator(".pg-legend li", has=page.locator("[data-kept]")).inner_text() == words
+
+
 def test_the_opening_scene_plays_by_itself_and_comes_to_rest(home: Callable[..., Any]) -> None:
     """It waits for three times the time of a step, 1.6 s. The page's clock stands still but for `run_for`."""
     page = home(reduced_motion="no-preference", clock=True)
