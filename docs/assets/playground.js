@@ -8,14 +8,17 @@ const SIDES = {
   one_piece: {
     title: "In one piece",
     about: "as before paging",
+    numbers: "Numbers: the first slot of each row",
     places: "Where a request is: its first slot says it all",
   },
   in_blocks: {
     title: "In blocks",
     about: "PagedAttention",
+    numbers: "Numbers: physical blocks. A0: logical block 0 of A",
     places: "Block tables: logical block above, physical block below",
   },
 };
+const KEPT = "free, but a prompt with the same beginning finds it until it is reused";
 
 function make(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
@@ -44,7 +47,7 @@ class Side {
     this.meter = make("div", { class: "pg-meter", "aria-hidden": "true" });
     this.counts = make("p", { class: "pg-counts" });
     this.lanes = make("ul", { class: "pg-lanes" });
-    const { title, about, places } = SIDES[kind];
+    const { title, about, numbers, places } = SIDES[kind];
     const name = make("p", { class: "pg-title" }, make("strong", {}, title), ` ${about}`);
     this.head = make("div", { class: "pg-side-head" }, name, this.state);
     this.element = make(
@@ -52,6 +55,7 @@ class Side {
       { class: "pg-side", role: "group", "aria-label": title },
       this.head,
       this.events,
+      make("p", { class: "pg-numbers" }, numbers),
       this.pool,
       this.meter,
       this.counts,
@@ -183,9 +187,7 @@ function legend() {
     sample("empty", "taken and empty"),
     sample("free", "free"),
     make("li", {}, make("span", { class: "pg-cell pg-group", "data-shared": true }), "shared"),
-    make("li", {}, make("span", { class: "pg-cell pg-group", "data-kept": true }), "free, can be found"),
-    make("li", {}, make("b", {}, "9"), "physical block"),
-    make("li", {}, make("b", {}, "A0"), "logical block 0 of A"),
+    make("li", {}, make("span", { class: "pg-cell pg-group", "data-kept": true }), KEPT),
   );
 }
 

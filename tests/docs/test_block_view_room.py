@@ -11,6 +11,7 @@ import pytest
 
 TRACES = Path(__file__).parents[2] / "docs" / "_build" / "made" / "traces"
 LAPTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
+DESK = {"width": 1440, "height": 900}
 
 # A computes five tokens, block 5 before block 2. Then B finds the first block, and A ends.
 RUN = {"trace": 1, "minipaged": "0", "model": "by hand", "block_size": 4, "num_blocks": 20,
@@ -96,18 +97,34 @@ def test_the_legend_explains_its_signs(open_trace: Callable[..., Any]) -> None:
     assert "2/4: two of four slots hold a token" in legend
 
 
-@pytest.mark.parametrize("width", [1280, 390])
-def test_a_long_replay_changes_no_height(
-    width: int, beam_trace: str, live: Callable[[str], Any], open_trace: Callable[..., Any]
+@pytest.mark.parametrize(
+    ("screen", "scheme"),
+    [(DESK, "dark"), (LAPTOP, "light"), (PHONE, "dark")],
+    ids=["desk", "laptop", "phone"],
+)
+def test_a_long_replay_stays_in_its_frame(
+    screen: dict[str, int],
+    scheme: str,
+    beam_trace: str,
+    live: Callable[[str], Any],
+    open_trace: Callable[..., Any],
 ) -> None:
+    """Its height is the same at every step, and it needs no sideways scrolling."""
     for trace in (beam_trace, live("swap").trace, TRACE):
-        page = open_trace(trace, viewport={"width": width, "height": 900})
-        heights = page.evaluate("""() => {
+        page = open_trace(trace, viewport=screen, color_scheme=scheme)
+        shown = page.evaluate("""() => {
             const root = document.querySelector(".block-view");
             const steps = Array.from({ length: Number(root.querySelector("input").max) }, (_, i) => i + 1);
-            return [...new Set(steps.map((step) => (root.blockView.goto(step), root.offsetHeight)))];
+            return steps.map((step) => {
+                root.blockView.goto(step);
+                const { left, right } = root.getBoundingClientRect();
+                return [root.offsetHeight, left, right, document.documentElement.scrollWidth];
+            });
         }""")
+        heights, lefts, rights, widths = map(set, zip(*shown, strict=True))
         assert len(heights) == 1
+        assert min(lefts) >= 0 and max(rights) <= screen["width"]
+        assert widths == {screen["width"]}
 
 
 def test_the_tour_points_at_what_it_speaks_of(open_trace: Callable[..., Any]) -> None:

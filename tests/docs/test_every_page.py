@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 MOST_BYTES = 700_000  # of a page and all that it loads by itself, uncompressed
 LAPTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
+DESK = {"width": 1440, "height": 900}
 WRITTEN = [path.relative_to(DOCS) for path in sorted(DOCS.rglob("*.md")) if "_build" not in path.parts]
 # Pages of source files differ in length alone: one of them is enough, and one of a lesson's.
 MADE = ["glossary", "source/reference/allocator", "source/lessons/05_copy_on_write/task"]
@@ -62,27 +63,33 @@ def test_a_page_fits_a_laptop(each_page: Any) -> None:
 
 
 def test_a_block_view_fits_the_screen_and_keeps_its_height(each_page: Any) -> None:
-    """All of it fits a laptop below the site's head. A phone has room for the tables, or for the pool."""
+    """A desk and a laptop show all of it below the site's head. A phone has room for the tables, or the pool.
+
+    No screen scrolls sideways. The desk is dark, laptop and phone are light.
+    """
     page = each_page
-    for size in (LAPTOP, PHONE):
+    for size, scheme in ((LAPTOP, "default"), (DESK, "slate"), (PHONE, "default")):
         page.set_viewport_size(size)
-        for scene, heights, tables, pool, hidden in page.evaluate(HEIGHTS):
+        page.evaluate(f"document.body.dataset.mdColorScheme = '{scheme}'")
+        for scene, heights, tables, pool, hidden, wide in page.evaluate(HEIGHTS):
             assert len(heights) == 1 and hidden == 0, f"{scene}: all tables are in sight at every step"
             room = size["height"] - page.locator(".md-header").bounding_box()["height"]
-            assert (heights[0] if size is LAPTOP else max(tables, pool)) <= room, scene
+            assert (max(tables, pool) if size is PHONE else heights[0]) <= room, scene
+            assert wide <= size["width"], f"{scene}: the page scrolls sideways"
 
 
 HEIGHTS = """[...document.querySelectorAll(".block-view")].map((root) => {
     const heights = new Set();
     const lanes = root.querySelector(".bv-lanes");
-    let hidden = 0;
+    let [hidden, wide] = [0, 0];
     for (let step = 1; step <= Number(root.querySelector("input").max); step++) {
         root.blockView.goto(step);
         heights.add(root.offsetHeight);
         hidden = Math.max(hidden, lanes.scrollHeight - lanes.clientHeight);
+        wide = Math.max(wide, document.documentElement.scrollWidth, root.getBoundingClientRect().right);
     }
     const high = (name) => root.querySelector(name).offsetHeight;
-    return [root.dataset.scene, [...heights], high(".bv-main"), high(".bv-side"), hidden];
+    return [root.dataset.scene, [...heights], high(".bv-main"), high(".bv-side"), hidden, wide];
 })"""
 
 

@@ -271,6 +271,24 @@ def test_a_recording_is_there_before_python(home: Callable[..., Any], asked: lis
     assert "index.html" in asked and not [path for path in asked if "pyodide" in path]
 
 
+def test_numbers_and_signs_say_what_they_count(home: Callable[..., Any]) -> None:
+    """64 slots are 8 rows of 8, or 16 blocks of 4. Blocks that can still be found are dashed."""
+    page = home()
+    for side, label, numbers in (
+        (0, "Numbers: the first slot of each row", range(0, 64, 8)),
+        (1, "Numbers: physical blocks. A0: logical block 0 of A", range(16)),
+    ):
+        half = page.locator(".pg-side").nth(side)
+        assert half.locator(".pg-numbers").inner_text() == label
+        assert half.locator(".pg-number").all_inner_texts() == [str(number) for number in numbers]
+    page.get_by_role("button", name=SHARED).click()
+    choose_step(page, 9)
+    kept = page.locator(".pg-pool [data-kept] .pg-number").all_inner_texts()
+    assert list(map(int, kept)) == sorted(at(scene(SHARED), "in_blocks", 9)["cached"]) != []
+    words = "free, but a prompt with the same beginning finds it until it is reused"
+    assert page.locator(".pg-legend li", has=page.locator("[data-kept]")).inner_text() == words
+
+
 def test_the_opening_scene_plays_by_itself_and_comes_to_rest(home: Callable[..., Any]) -> None:
     """It waits for three times the time of a step, 1.6 s. The page's clock stands still but for `run_for`."""
     page = home(reduced_motion="no-preference", clock=True)
@@ -352,9 +370,13 @@ def test_a_request_can_be_looked_at_alone(home: Callable[..., Any]) -> None:
     assert blocks.locator(".pg-cell[data-dim]").count() == 0
 
 
-@pytest.mark.parametrize(("width", "height"), [(390, 844), (1280, 900)])
-def test_nothing_jumps_and_nothing_is_cut(home: Callable[..., Any], width: int, height: int) -> None:
-    page = home(width, height)
+@pytest.mark.parametrize(
+    ("width", "height", "scheme"), [(390, 844, "light"), (1280, 900, "dark"), (1440, 900, "light")]
+)
+def test_nothing_jumps_and_nothing_is_cut(
+    home: Callable[..., Any], width: int, height: int, scheme: str
+) -> None:
+    page = home(width, height, color_scheme=scheme)
     seen = []
     for name in (THREE, SHARED, SMALL, THREE):
         page.get_by_role("button", name=name).click()
