@@ -30,8 +30,8 @@ demo: .venv/installed ## generate text with a small model and show its blocks
 bench: .venv/installed ## compare with Hugging Face generate, side by side
 	.venv/bin/minipaged bench
 
-bench-peers: .venv/installed ## compare with vLLM's CPU build (installed into .peers/, some 13 minutes) and Hugging Face
-	@[ -x .peers/vllm/bin/python ] || benchmarks/peers/install.sh
+bench-peers: .venv/installed ## compare with vLLM, llama.cpp (installed into .peers/, some 25 minutes) and Hugging Face
+	@benchmarks/peers/install.sh
 	.venv/bin/minipaged bench peers
 
 bench-kernels: .venv/installed-dev ## time each concept, reference and twin, and attention against torch's

@@ -4,7 +4,7 @@ DEFAULT = "huggingface"
 # By name: the module, with its `add_arguments` and `run`, and what it does.
 BENCHES = {
     "huggingface": ("huggingface.bench", "compare with Hugging Face generate, side by side"),
-    "peers": ("peers.bench", "compare with vLLM's CPU build and Hugging Face, taking turns"),
+    "peers": ("peers.bench", "compare with vLLM's CPU build, llama.cpp and Hugging Face"),
     "step": ("step.bench", "time a decode step on a CPU beside the machine's limits"),
     "paper": ("paper.bench", "measure the paper's figures again"),
     "prefix": ("prefix", "time what a prefix cache saves and costs"),

@@ -6,11 +6,13 @@ MODEL DTYPE FD`; a line of JSON on standard input is a load, a line of JSON on f
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 Generate = Callable[[list[list[int]], list[int]], list[list[int]]]  # prompts and output lengths to tokens
@@ -63,7 +65,51 @@ def transformers(model: str, dtype: str, options: dict[str, Any]) -> Generate:
     return generate
 
 
-ENGINES = {"minipaged": minipaged, "vllm": vllm, "transformers": transformers}
+def continuous(model: str, dtype: str, options: dict[str, Any]) -> Generate:
+    """Hugging Face's own continuous batching; options: those of `ContinuousBatchingConfig`."""
+    import torch
+    from transformers import AutoModelForCausalLM, ContinuousBatchingConfig, GenerationConfig
+
+    network = AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, dtype)).eval()
+    manager = network.init_continuous_batching(
+        generation_config=GenerationConfig(do_sample=False, eos_token_id=-1, pad_token_id=0),
+        continuous_batching_config=ContinuousBatchingConfig(**options),
+    )
+    manager.start()
+
+    def generate(prompts: list[list[int]], lengths: list[int]) -> list[list[int]]:
+        ids = [
+            manager.add_request(prompt, max_new_tokens=length, eos_token_id=-1)
+            for prompt, length in zip(prompts, lengths, strict=True)
+        ]
+        finished: dict[str, list[int]] = {}
+        while len(finished) < len(ids):
+            result = manager.get_result(timeout=1)
+            if result is not None and result.error is not None:
+                raise RuntimeError(result.error)
+            if result is not None and result.is_finished():
+                finished[result.request_id] = list(result.generated_tokens)
+            elif result is None and not manager.is_running():
+                raise RuntimeError("continuous batching stopped")
+        return [finished[name] for name in ids]
+
+    return generate
+
+
+def llama(model: str, dtype: str, options: dict[str, Any]) -> Generate:
+    """llama.cpp; options: `gguf`, the file that holds the model."""
+    sys.path.append(str(Path(__file__).parent))
+    generate: Generate = importlib.import_module("llama_batches").Engine(**options).generate
+    return generate
+
+
+ENGINES = {
+    "minipaged": minipaged,
+    "vllm": vllm,
+    "transformers": transformers,
+    "continuous": continuous,
+    "llama.cpp": llama,
+}
 
 
 def main(engine: str, model: str, dtype: str, descriptor: str, options: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import time
 from collections.abc import Callable
 
@@ -11,6 +12,13 @@ from minipaged.models import huge_pages
 
 SIZE = 1 << 28  # numbers: 1 GiB in float32, more than any cache holds
 SIDE = 2048  # of the matrices
+
+
+def has_bfloat16_units() -> bool:
+    """Whether this processor multiplies bfloat16 by itself, with AVX-512 or AMX on x86."""
+    if platform.machine() in ("x86_64", "AMD64"):
+        return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    return torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 def machine_limits() -> dict[str, float]:

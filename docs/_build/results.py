@@ -103,7 +103,11 @@ def _peers(results: dict[str, Any]) -> str:
     return _rows(["output tokens/s, median (lowest to highest)", *loads], rows)
 
 
-def _speed(row: dict[str, float]) -> str:
+def _speed(row: dict[str, Any]) -> str:
+    if "reason" in row:
+        return str(row["reason"])
+    if row.get("runs") == 1:
+        return f"{row['tokens_per_second']:.1f} (one run)"
     return f"{row['tokens_per_second']:.1f} ({row['lowest']:.1f} to {row['highest']:.1f})"
 
 
