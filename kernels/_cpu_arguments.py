@@ -64,7 +64,7 @@ def as_queries(queries: Tensor) -> tuple[np.ndarray, np.ndarray]:
 def as_rows(rows: tuple[Tensor, Tensor, Tensor], pool_shape: Any) -> tuple[np.ndarray, ...]:
     """The fields of Batch after the queries, once they are known not to lead out of a pool.
 
-    rows: query_starts, block_tables and context_lengths. pool_shape: [num_blocks, block_size, ...], of K or V.
+    rows: query_starts, block_tables, context_lengths. pool_shape: [num_blocks, block_size, ...], of K or V.
     """
     starts, tables, lengths = (tensor.contiguous().numpy() for tensor in rows)
     check_contents(tables, lengths, *pool_shape[:2])
@@ -119,7 +119,7 @@ def find_fault(block_tables: Any, lengths: Any, block_size: int, num_blocks: int
 def write(cache: Any, tokens: Tensor, slots: np.ndarray) -> None:
     """Write K or V of tokens [T, num_kv_heads, head_dim] to the slots [T] of a layer; -1 skips a token.
 
-    `write_kv` does the same for both, after checks; here `as_cache` made the cache, and the slots were checked.
+    `write_kv` does the same, after checks. Here `as_cache` made the cache, and the slots were checked before.
     """
     _write(cache, as_numbers(tokens.contiguous()), slots)
 

@@ -136,6 +136,16 @@ def _four_rows(starts: Any, i: int, shift: int) -> tuple[int, int, int, int]:
     return starts[i] + shift, starts[i + 1] + shift, starts[i + 2] + shift, starts[i + 3] + shift
 
 
+@fast
+def visible_slots(slots: Any, cache: Any, block_table: Any, first: int, end: int) -> None:
+    """slots[i] = where token first + i lies in cache.numbers, block by block; the rest repeat the last."""
+    for index in range(first // cache.block_size, (end - 1) // cache.block_size + 1):
+        start, before = block_table[index] * cache.block_stride, index * cache.block_size
+        for token in range(max(first, before), min(end, before + cache.block_size)):
+            slots[token - first] = start + (token - before) * cache.slot_stride
+    slots[end - first :] = slots[end - first - 1]
+
+
 # ---- scores ----------------------------------------------------------------------------------------------
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ._cpu_arguments import Batch, Cache, Options, Partial
-from ._numba import fast, inner
+from ._numba import inner
 
 SPLIT = 256  # tokens of context at most in a split
 TILE = 64  # query rows at most in a tile
@@ -37,16 +37,6 @@ def plan_work(batch: Batch, keys: Cache, options: Options, limits: tuple[int, in
     tiles = _cut_tiles(batch.context_lengths, batch.query_starts, group, keys.num_heads, window)
     costs = np.concatenate((splits["cost"], tiles["cost"]))
     return (splits, tiles), split_starts, _share(costs, limits[0], limits[1])
-
-
-@fast
-def visible_slots(slots: Any, cache: Cache, block_table: Any, first: int, end: int) -> None:
-    """slots[i] = where token first + i lies in cache.numbers, block by block; the rest repeat the last."""
-    for index in range(first // cache.block_size, (end - 1) // cache.block_size + 1):
-        start, before = block_table[index] * cache.block_stride, index * cache.block_size
-        for token in range(max(first, before), min(end, before + cache.block_size)):
-            slots[token - first] = start + (token - before) * cache.slot_stride
-    slots[end - first :] = slots[end - first - 1]
 
 
 @inner

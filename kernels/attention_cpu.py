@@ -21,16 +21,7 @@ from . import _vector as vector
 from ._checks import check_inputs, check_one_query_each, check_starts
 from ._cpu_arguments import Batch, Cache, Options, Partial, as_cache, as_options, as_queries, as_rows
 from ._numba import entry, fast, inner, threaded_entry, unallocating
-from ._work_items import (
-    SPLIT,
-    TILE,
-    WORTH_A_THREAD,
-    load_rows,
-    new_partials,
-    plan_work,
-    store_rows,
-    visible_slots,
-)
+from ._work_items import SPLIT, TILE, WORTH_A_THREAD, load_rows, new_partials, plan_work, store_rows
 
 STEP = 64  # keys that a tile folds in at a time: a multiple of 4, as SPLIT is of vector.LANES
 AHEAD = 16  # tokens between the one being read and the one being fetched into the processor's caches
@@ -50,7 +41,7 @@ def _attend_split(
     table, count = batch.block_tables[split.sequence], split.end - split.first
     num_heads, head_dim = query.shape
     group = num_heads // keys.num_heads
-    visible_slots(slots, keys, table, split.first, split.end)
+    vector.visible_slots(slots, keys, table, split.first, split.end)
     for i in range(0, count, 4):
         for head in range(num_heads):
             kv_head_at = head // group * keys.head_stride
@@ -60,7 +51,7 @@ def _attend_split(
     for head in range(num_heads):
         partial.maximum[head], partial.total[head] = _weigh(scores[head], count, options)
     partial.weighted[:] = 0
-    visible_slots(slots, values, table, split.first, split.end)
+    vector.visible_slots(slots, values, table, split.first, split.end)
     for i in range(0, count, 4):
         for head in range(num_heads):
             kv_head_at = head // group * values.head_stride
@@ -118,14 +109,14 @@ def _attend_tile(out: Any, batch: Batch, keys: Cache, values: Cache, tile: Any, 
     for first in range(max(0, oldest - options.window + 1), newest + 1, STEP):
         end = min(first + STEP, newest + 1)
         some_hidden = first <= newest - options.window or end - 1 > oldest
-        visible_slots(slots, keys, table, first, end)
+        vector.visible_slots(slots, keys, table, first, end)
         for i in range(0, end - first, 4):
             vector.dot_four_with_columns(scores, i, columns, keys.numbers, slots, keys_at)
         for i in range(end - first):
             vector.finish_scores(scores[i], options.scale, options.softcap)
             if some_hidden:
                 vector.hide(scores[i], first + i, positions, options.window)
-        visible_slots(slots, values, table, first, end)
+        vector.visible_slots(slots, values, table, first, end)
         fold_block(partial, scores[: end - first], values.numbers, slots, values_at, some_hidden, rescale)
     store_rows(out, partial, tile, tokens, heads, positions)
 
