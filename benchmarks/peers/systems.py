@@ -19,10 +19,8 @@ from minipaged.errors import MinipagedError
 WORKER = Path(__file__).with_name("worker.py")
 HOME = Path(__file__).parents[2] / ".peers"  # where `make bench-peers` installs what is compared with
 POOL = 2 << 30  # bytes of K and V, which the longest load fits into
-PAGE, PAGE_BYTES = (
-    256,
-    256 * 46_080,
-)  # of Hugging Face's continuous batching, with the default model in float32
+PAGE = 256  # tokens, of Hugging Face's continuous batching
+PAGE_BYTES = PAGE * 46_080  # of the default model in float32
 
 
 @dataclass(frozen=True)
@@ -61,15 +59,18 @@ _VLLM = HOME / "vllm" / "bin" / "python"
 _LLAMA = HOME / "llama" / "bin" / "python"
 _POOL = {"kv_cache_memory": POOL}
 _PAGES = {"page_size": PAGE, "num_blocks": POOL // PAGE_BYTES, "max_batch_tokens": 2048}
+_FUSED = {"pack_weights": True, "fuse_modules": True}
 SYSTEMS = {
     "minipaged float32": System("minipaged", "float32", _POOL),
     "minipaged float32 packed": System("minipaged", "float32", _POOL | {"pack_weights": True}),
+    "minipaged float32 fused": System("minipaged", "float32", _POOL | _FUSED),
     "vLLM float32": System("vllm", "float32", {}, _VLLM),
     "llama.cpp F32": System("llama.cpp", "float32", {}, _LLAMA, slow=True),
     "Hugging Face float32": System("transformers", "float32", slow=True),
     "Hugging Face continuous float32": System("continuous", "float32", _PAGES, slow=True),
     "minipaged bfloat16 plain": System("minipaged", "bfloat16", _POOL | {"pack_weights": False}, slow=True),
     "minipaged bfloat16": System("minipaged", "bfloat16", _POOL),
+    "minipaged bfloat16 fused": System("minipaged", "bfloat16", _POOL | _FUSED),
     "vLLM bfloat16": System("vllm", "bfloat16", {}, _VLLM),
 }
 
