@@ -35,8 +35,8 @@ class LLM:
     checkpoint's own on a GPU. On a CPU it is bfloat16 if the checkpoint has 16 bits and the processor has
     units for bfloat16, and float32 otherwise. device: "auto", "cpu", "cuda" or "cuda:1". pack_weights: True
     lays out the weights for fast products on a CPU; None does so in 16 bits, where it takes no memory.
-    policy: who starts next and who gives way, such as `Priority()`; by default first come, first served. parts:
-    classes of your own that keep the blocks, such as `Parts(allocator_class=...)`; or a whole
+    policy: who starts next and who gives way, such as `Priority()`; by default first come, first served.
+    parts: classes of your own that keep the blocks, such as `Parts(allocator_class=...)`; or a whole
     `block_manager_class`. The other arguments are those of `minipaged.config.EngineConfig`.
     """
 
