@@ -65,7 +65,7 @@ def facts() -> list[Finding]:
     system = f"{platform.system()} {platform.machine()}"
     return [
         Finding("Python", None, f"{platform.python_version()} on {system}"),
-        *(Finding(name, None, text or _why_missing(name)) for name, text in installed_versions().items()),
+        *(_ask(name, partial(_version, name, version)) for name, version in installed_versions().items()),
         _ask("GPU", _gpu),
         _ask("Triton", _triton),
         _ask("Numba CUDA", _numba_cuda),
@@ -98,18 +98,48 @@ def checks() -> list[tuple[Finding, bool]]:
 # ---------------------------------------------------------------------- facts
 
 
+def _version(name: str, version: str | None) -> str:
+    return version or _why_missing(name)
+
+
 def _why_missing(name: str) -> str:
     if name == "triton" and sys.platform != "linux":
         return "not installed: it exists for Linux only, and all but Triton works without it"
     if name == "numba-cuda":
-        return "not installed: Numba's kernels need it on a GPU (pip install 'minipaged[gpu]')"
+        return f"not installed: Numba's kernels need it on a GPU (pip install 'minipaged[{gpu_extra()}]')"
     return "not installed"
 
 
 def _gpu() -> str:
     import torch
 
-    return torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
+    if not torch.cuda.is_available():
+        return "none"
+    if torch.version.hip is not None:
+        return torch.cuda.get_device_name()
+    major, minor = torch.cuda.get_device_capability()
+    driver = _driver_version()
+    return (
+        f"{torch.cuda.get_device_name()}, compute capability {major}.{minor}; torch is built for CUDA "
+        f"{torch.version.cuda}, the driver takes up to {driver[0]}.{driver[1]}: extra {gpu_extra()}"
+    )
+
+
+def gpu_extra() -> str:
+    """Return the extra whose numba-cuda fits this machine: no newer than the driver and torch's CUDA."""
+    import torch
+
+    build = int((torch.version.cuda or "13").split(".")[0])
+    driver = _driver_version()[0] if torch.cuda.is_available() else build
+    return "gpu-cu12" if min(build, driver) <= 12 else "gpu-cu13"
+
+
+def _driver_version() -> tuple[int, int]:
+    """Return the newest CUDA version that the driver takes."""
+    import torch
+
+    version = torch._C._cuda_getDriverVersion()  # type: ignore[attr-defined]  # 12080 is 12.8
+    return version // 1000, version % 1000 // 10
 
 
 def _triton() -> str:

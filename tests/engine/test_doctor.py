@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -119,6 +120,35 @@ def test_without_switches_and_gpu_triton_is_not_available(monkeypatch: pytest.Mo
     assert doctor._triton().startswith("not available: there is no GPU")
     monkeypatch.setattr(doctor, "_gpu", lambda: "Some GPU")
     assert doctor._triton() == "compiled"
+
+
+@pytest.mark.parametrize(
+    ("build", "driver", "extra"),
+    [
+        ("13.0", 13000, "gpu-cu13"),
+        ("13.0", 13020, "gpu-cu13"),
+        ("12.8", 13000, "gpu-cu12"),  # beside a CUDA 12 build of torch
+        ("12.8", 12040, "gpu-cu12"),
+        ("13.0", 12080, "gpu-cu12"),  # PTX of CUDA 13 is too new for this driver
+    ],
+)
+def test_the_extra_fits_driver_and_torch(
+    build: str, driver: int, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "T4")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (7, 5))
+    monkeypatch.setattr(torch._C, "_cuda_getDriverVersion", lambda: driver, raising=False)
+    monkeypatch.setattr(torch.version, "cuda", build)
+    shown = doctor._gpu()
+    assert shown.startswith("T4, compute capability 7.5;") and shown.endswith(f"extra {extra}")
+    assert f"CUDA {build}" in shown and f"up to {driver // 1000}.{driver % 1000 // 10}:" in shown
+    assert f"minipaged[{extra}]" in doctor._why_missing("numba-cuda")
+
+
+def test_the_extras_of_both_cuda_versions_are_declared() -> None:
+    declared = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert {"gpu", "gpu-cu12", "gpu-cu13"} <= set(declared["optional-dependencies"])
 
 
 def test_missing_packages_are_said_plainly(monkeypatch: pytest.MonkeyPatch) -> None:
