@@ -15,7 +15,8 @@ from ._triton_arguments import Scoring, sizes_for, strides_for
 from .attention import _attend
 
 
-@triton.jit
+# Prefills come after the decodes of a step: their tables and lengths begin at any row.
+@triton.jit(do_not_specialize_on_alignment=["table_ptr", "length_ptr"])
 def _prefill_kernel(
     query_ptr, key_ptr, value_ptr, table_ptr, length_ptr, start_ptr, output_ptr, strides,
     SCORING: tl.constexpr, SIZES: tl.constexpr,

@@ -28,9 +28,9 @@ except ImportError:
         JITFunction = _MissingKernel
 
         @staticmethod
-        def jit(function: Any) -> _MissingKernel:
-            """Take the place of a kernel."""
-            return _MissingKernel()
+        def jit(function: Any = None, **options: Any) -> Any:
+            """Take the place of a kernel; with options, of the decorator."""
+            return _MissingKernel() if function else lambda decorated: _MissingKernel()
 
         @staticmethod
         def cdiv(x: int, y: int) -> int:

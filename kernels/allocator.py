@@ -18,7 +18,9 @@ from ._tables import check_pool_size, check_requests, known_blocks
 from ._triton import require_launch, tl, triton
 
 
-@triton.jit
+@triton.jit(
+    do_not_specialize=["batch", "max_blocks"], do_not_specialize_on_alignment=["taken_ptr", "top_ptr"]
+)
 def _plan_kernel(
     request_ptr, length_ptr, free_count_ptr, taken_ptr, top_ptr, missing_ptr, batch, max_blocks,
     ROWS: tl.constexpr,
@@ -38,7 +40,8 @@ def _plan_kernel(
     tl.store(missing_ptr, tl.where(wrong > 0, -wrong, tl.maximum(total - num_free, 0)).to(tl.int32))
 
 
-@triton.jit
+# One compiled kernel for batches of any size up to ROWS.
+@triton.jit(do_not_specialize=["row_stride"], do_not_specialize_on_alignment=["taken_ptr", "top_ptr"])
 def _take_kernel(
     table_ptr, length_ptr, taken_ptr, top_ptr, stack_ptr, count_ptr, row_stride, column_stride,
     TILE: tl.constexpr,

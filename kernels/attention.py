@@ -124,7 +124,7 @@ def _decode_kernel(
     tl.store(statistics_ptr + at * 2 + 1, total, mask=is_member)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_splits"])  # else compiled anew for 1 and for multiples of 16
 def _merge_kernel(
     partial_ptr, statistics_ptr, length_ptr, output_ptr, num_splits, output_strides,
     WINDOW: tl.constexpr, SPLIT_TILE: tl.constexpr, SIZES: tl.constexpr,

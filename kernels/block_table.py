@@ -18,7 +18,10 @@ from ._triton_arguments import CacheShape, TableStrides, write_strides_for
 _SAME_WIDTH = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-@triton.jit
+@triton.jit(
+    do_not_specialize=["num_tokens", "num_sequences"],
+    do_not_specialize_on_alignment=["position_ptr", "sequence_ptr"],
+)
 def _slot_mapping_kernel(
     table_ptr, position_ptr, sequence_ptr, slot_ptr, num_tokens, num_sequences, max_blocks, table_strides,
     BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr,

@@ -43,7 +43,7 @@ class StepBuffers:
 
     def __init__(self, max_num_tokens: int, max_num_seqs: int, max_blocks: int, device: torch.device) -> None:
         pinned = device.type == "cuda"
-        self.tokens = torch.zeros((3, max_num_tokens), dtype=torch.int64, pin_memory=pinned)
+        self.tokens = torch.zeros(3 * max_num_tokens, dtype=torch.int64, pin_memory=pinned)
         self.tables = torch.zeros((max_num_seqs, max_blocks), dtype=torch.int32, pin_memory=pinned)
         self.lengths = torch.zeros((2, max_num_seqs + 1), dtype=torch.int32, pin_memory=pinned)
         self.logit_indices = torch.zeros(max_num_seqs, dtype=torch.int64, pin_memory=pinned)
@@ -77,8 +77,12 @@ class BatchBuilder:
         if buffers.copied is not None:
             buffers.copied.synchronize()
         num_decodes = sum(row.stop - row.start == 1 for row in rows)
-        num_tokens, num_logits = _fill(buffers, rows, num_decodes)
-        tokens = self._to_device(buffers.tokens[:, :num_tokens])
+        num_tokens = sum(row.stop - row.start for row in rows)
+        tokens = buffers.tokens[: 3 * num_tokens].view(
+            3, num_tokens
+        )  # side by side, or a copy takes two steps
+        num_logits = _fill(buffers, tokens, rows, num_decodes)
+        tokens = self._to_device(tokens)
         block_tables = self._to_device(buffers.tables[: len(rows)])
         longest = max((row.stop for row in rows[:num_decodes]), default=0)
         batch = Batch(
@@ -106,9 +110,9 @@ def _power_of_two(number: int) -> int:
     return 1 << max(0, number - 1).bit_length()
 
 
-def _fill(buffers: StepBuffers, rows: Sequence[Row], num_decodes: int) -> tuple[int, int]:
-    """Write the rows into the buffers. Return how many tokens they have, and how many rows sample."""
-    input_ids, positions, owners = buffers.tokens.numpy()
+def _fill(buffers: StepBuffers, tokens: torch.Tensor, rows: Sequence[Row], num_decodes: int) -> int:
+    """Write the rows into the buffers, their tokens into [3, T]. Return how many rows sample."""
+    input_ids, positions, owners = tokens.numpy()
     lengths, starts = buffers.lengths.numpy()
     tables, logit_indices = buffers.tables.numpy(), buffers.logit_indices.numpy()
     end = num_logits = 0
@@ -124,4 +128,4 @@ def _fill(buffers: StepBuffers, rows: Sequence[Row], num_decodes: int) -> tuple[
         if row.is_last_chunk:
             logit_indices[num_logits] = end - 1
             num_logits += 1
-    return end, num_logits
+    return num_logits

@@ -8,12 +8,23 @@ without penalties enters none of this.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 if TYPE_CHECKING:
     from .sampler import SamplingRow
+
+
+def waits_cost(device: torch.device) -> bool:
+    """Whether reading a number of a tensor waits: a GPU then runs out of work. A CPU has done it already."""
+    return device.type != "cpu"
+
+
+def on_device(values: Sequence[Any], device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+    """Return the numbers as a tensor, for a GPU by way of pinned memory, so that the host doesn't wait."""
+    tensor = torch.tensor(values, dtype=dtype, pin_memory=device.type == "cuda")
+    return tensor.to(device, non_blocking=True)
 
 
 def penalise(logits: torch.Tensor, rows: list[SamplingRow]) -> None:
@@ -37,7 +48,7 @@ def token_weights(logits: torch.Tensor, rows: Sequence[SamplingRow]) -> torch.Te
         [row.params.temperature, min(row.params.top_k, vocab), row.params.top_p, row.params.min_p]
         for row in rows
     ]
-    columns = torch.tensor(settings, dtype=torch.float64, device=logits.device)
+    columns = on_device(settings, logits.device, torch.float64)
     temperature, top_k, top_p, min_p = columns.unsqueeze(-1).unbind(1)
     scale = 2.0 ** (53 - vocab.bit_length())
 
@@ -46,7 +57,8 @@ def token_weights(logits: torch.Tensor, rows: Sequence[SamplingRow]) -> torch.Te
     weights = (logits - logits.amax(-1, keepdim=True)).div_(temperature).exp_().mul_(scale).round_()
     if any(0 < row.params.top_k < vocab for row in rows):
         counts = torch.where(top_k > 0, top_k, vocab).long().clamp_(max=vocab)
-        weights = torch.where(_keep_top_k(logits, counts), weights, 0.0)
+        most = max(row.params.top_k for row in rows if row.params.top_k < vocab)
+        weights = torch.where(_keep_top_k(logits, counts, max(1, most)), weights, 0.0)
     if any(row.params.top_p < 1 for row in rows):
         weights = torch.where(_keep_top_p(weights, top_p), weights, 0.0)
     if any(row.params.min_p > 0 for row in rows):
@@ -66,7 +78,8 @@ def log_probabilities(
     keep = tokens.new_zeros(values.shape, dtype=torch.bool)
     if max(counts) > 0:
         most = [[min(count, logits.shape[-1])] for count in counts]
-        keep = _keep_top_k(values, torch.tensor(most, device=logits.device))
+        largest = max((count for [count] in most if count < logits.shape[-1]), default=1)
+        keep = _keep_top_k(values, on_device(most, logits.device, torch.int64), max(1, largest))
     keep.scatter_(-1, tokens.unsqueeze(-1), True)
     kept: list[dict[int, float]] = [{} for _ in counts]
     for (row, token_id), value in zip(keep.nonzero().tolist(), values[keep].tolist(), strict=True):
@@ -85,7 +98,7 @@ def _penalise_repetition(logits: torch.Tensor, rows: list[SamplingRow]) -> None:
     ]
     row_ids, token_ids, _ = _pairs(used, logits)
     factors = [row.params.repetition_penalty for row in rows]
-    penalty = torch.tensor(factors, dtype=torch.float64, device=logits.device)[row_ids]
+    penalty = on_device(factors, logits.device, torch.float64)[row_ids]
     old = logits[row_ids, token_ids]
     limit = torch.finfo(torch.float64).max
     new = torch.where(old < 0, old * penalty, old / penalty).clamp_(-limit, limit)
@@ -100,7 +113,7 @@ def _penalise_presence(logits: torch.Tensor, rows: list[SamplingRow]) -> None:
     ]
     row_ids, token_ids, counts = _pairs(used, logits)
     penalties = [[row.params.presence_penalty, row.params.frequency_penalty] for row in rows]
-    columns = torch.tensor(penalties, dtype=torch.float64, device=logits.device)
+    columns = on_device(penalties, logits.device, torch.float64)
     presence, frequency = columns[row_ids].unbind(-1)
     logits[row_ids, token_ids] -= presence + frequency * counts
 
@@ -126,13 +139,18 @@ def _pairs(token_ids: Sequence[Sequence[int]], logits: torch.Tensor) -> Iterator
     columns = torch.tensor([token_id for ids in token_ids for token_id in ids], dtype=torch.int64)
     flat = torch.arange(len(token_ids)).repeat_interleave(lengths) * vocab + columns
     flat, counts = flat[columns < vocab].unique(return_counts=True)
-    return (part.to(logits.device) for part in (flat // vocab, flat % vocab, counts))
+    parts = (flat // vocab, flat % vocab, counts)
+    if logits.is_cuda:
+        parts = tuple(part.pin_memory() for part in parts)
+    return (part.to(logits.device, non_blocking=True) for part in parts)
 
 
-def _keep_top_k(values: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-    """True at each row's `counts` [rows, 1] largest values; of equal ones at those with the lowest ids."""
+def _keep_top_k(values: torch.Tensor, counts: torch.Tensor, most: int) -> torch.Tensor:
+    """True at each row's `counts` [rows, 1] largest values; of equal ones at those with the lowest ids.
+
+    most: the largest of the counts that are below the vocabulary, known on the host.
+    """
     vocab = values.shape[-1]
-    most = int(torch.where(counts < vocab, counts, 1).max())
     return _keep_largest(values, values.topk(most).values, counts) | (counts >= vocab)
 
 
@@ -141,8 +159,10 @@ def _keep_top_p(weights: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
     all_of_them = top_p >= 1
     share = torch.where(all_of_them, 0, top_p)
     target = (weights.sum(-1, keepdim=True) * share).ceil_()
-    vocab, count = weights.shape[-1], 256
-    while True:  # a nucleus is mostly small: look at few tokens first, and sort them all only if it must be
+    vocab = weights.shape[-1]
+    # A nucleus is mostly small: a CPU looks at few tokens first, and sorts them all only if it must.
+    count = vocab if waits_cost(weights.device) else 256
+    while True:
         largest = weights.topk(min(count, vocab)).values
         sums = largest.cumsum(-1)
         if count >= vocab or bool((sums[:, -1:] >= target).all()):
@@ -155,7 +175,7 @@ def _keep_largest(values: torch.Tensor, largest: torch.Tensor, counts: torch.Ten
     """True at `counts` [rows, 1] values of each row, given the largest ones of each in descending order."""
     threshold = largest.gather(-1, (counts - 1).clamp(0, largest.shape[-1] - 1))
     keep = values >= threshold
-    if bool((keep.sum(-1, keepdim=True) == counts).all()):
+    if not waits_cost(values.device) and bool((keep.sum(-1, keepdim=True) == counts).all()):
         return keep
     above = values > threshold
     rank = (keep ^ above).cumsum(-1)  # among the values equal to the threshold, by id

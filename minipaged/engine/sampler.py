@@ -17,9 +17,9 @@ import torch
 
 from ..errors import MinipagedError
 from ..sampling_params import SamplingParams
-from .logits import log_probabilities, penalise, token_weights
+from .logits import log_probabilities, on_device, penalise, token_weights, waits_cost
 
-ROWS_AT_ONCE = 8  # rows processed together: float64 copies of more of them fall out of a CPU's cache
+ROWS_AT_ONCE = 8  # on a CPU: float64 copies of more rows fall out of its cache. A GPU takes all at once
 _MASK_64 = 2**64 - 1
 _GOLDEN = 0x9E3779B97F4A7C15  # 2**64 / golden ratio, odd: its multiples visit every 64-bit number
 
@@ -92,14 +92,15 @@ def sample(logits: torch.Tensor, rows: Sequence[SamplingRow]) -> list[SampledTok
     if not rows:
         return []
     tokens = _argmax(logits)
-    for part in _parts([i for i, row in enumerate(rows) if row.needs_more_than_argmax]):
+    for part in _parts([i for i, row in enumerate(rows) if row.needs_more_than_argmax], logits.device):
         chosen = _choose(_select(logits, part), [rows[i] for i in part])
-        tokens[part] = torch.where(tokens[part] < 0, -1, chosen)  # invalid logits stay invalid
+        places = on_device(part, logits.device, torch.int64)
+        tokens[places] = torch.where(tokens[places] < 0, -1, chosen)  # invalid logits stay invalid
     token_ids = tokens.tolist()
     if invalid := tuple(i for i, token_id in enumerate(token_ids) if token_id < 0):
         raise InvalidLogitsError(invalid)
     sampled = [SampledToken(token_id) for token_id in token_ids]
-    for part in _parts([i for i, row in enumerate(rows) if row.params.logprobs is not None]):
+    for part in _parts([i for i, row in enumerate(rows) if row.params.logprobs is not None], logits.device):
         counts = [rows[i].params.logprobs or 0 for i in part]
         for i, top in zip(part, log_probabilities(_select(logits, part), tokens[part], counts), strict=True):
             sampled[i] = SampledToken(token_ids[i], top[token_ids[i]], top)
@@ -115,7 +116,8 @@ def _choose(logits: torch.Tensor, rows: list[SamplingRow]) -> torch.Tensor:
         return _draw(logits, rows)
     chosen = _argmax(logits)
     if drawn:
-        chosen[drawn] = _draw(logits[drawn], [rows[i] for i in drawn])
+        places = on_device(drawn, logits.device, torch.int64)
+        chosen[places] = _draw(logits[places], [rows[i] for i in drawn])
     return chosen
 
 
@@ -124,7 +126,7 @@ def _draw(logits: torch.Tensor, rows: list[SamplingRow]) -> torch.Tensor:
     sums = token_weights(logits, rows).cumsum(-1)
     numbers = [[uniform(row.seed, row.position)] for row in rows]
     # Below the total even after rounding, since no number is above 1 - 2**-53.
-    target = torch.tensor(numbers, dtype=torch.float64, device=logits.device).mul_(sums[:, -1:]).floor_()
+    target = on_device(numbers, logits.device, torch.float64).mul_(sums[:, -1:]).floor_()
     tokens = torch.searchsorted(sums, target, right=True).squeeze(-1)
     return torch.where(logits.amax(-1).isfinite(), tokens, -1)
 
@@ -147,13 +149,16 @@ def uniform(seed: int, position: int) -> float:
 
 def _select(logits: torch.Tensor, rows: list[int]) -> torch.Tensor:
     """These rows of the logits, in ascending order; without a copy if that is all of them."""
-    return logits if len(rows) == len(logits) else logits[rows]
+    if len(rows) == len(logits):
+        return logits
+    return logits[on_device(rows, logits.device, torch.int64)]
 
 
-def _parts(indices: list[int]) -> Iterator[list[int]]:
-    """The list in pieces of at most ROWS_AT_ONCE."""
-    for start in range(0, len(indices), ROWS_AT_ONCE):
-        yield indices[start : start + ROWS_AT_ONCE]
+def _parts(indices: list[int], device: torch.device) -> Iterator[list[int]]:
+    """The list in pieces of at most ROWS_AT_ONCE on a CPU, as a whole where a wait costs."""
+    size = max(1, len(indices)) if waits_cost(device) else ROWS_AT_ONCE
+    for start in range(0, len(indices), size):
+        yield indices[start : start + size]
 
 
 def _mix(z: int) -> int:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import (
     LogitsProcessorList,
     MinPLogitsWarper,
@@ -512,3 +513,47 @@ def test_logits_of_the_wrong_shape_or_type_are_refused():
     for logits in (torch.zeros(2, 4), torch.zeros(4), torch.zeros(1, 4, dtype=torch.int64)):
         with pytest.raises(ValueError, match=r"logits must be floats of shape \[1, vocab\], got "):
             sample(logits, [_row()])
+
+
+# ------------------------------------------------------------------ on a GPU, where every wait costs
+
+
+class _Waits(TorchDispatchMode):
+    """Counts how often the host asks a tensor for a number."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.count += function is torch.ops.aten._local_scalar_dense.default
+        return function(*args, **(kwargs or {}))
+
+
+def _mixed_rows(count) -> list[SamplingRow]:
+    """Greedy and drawn rows, every filter and every penalty."""
+    kinds = [
+        {"temperature": 0.0},
+        {"temperature": 1.0},
+        {"temperature": 0.7, "top_k": 5, "presence_penalty": 0.5},
+        {"temperature": 1.3, "top_p": 0.8, "repetition_penalty": 1.2},
+        {"temperature": 2.0, "min_p": 0.05, "top_k": 40, "top_p": 0.95},
+    ]
+    return [_row(i, i, [1, 2], [3, 3, 4], [7], min_tokens=9, **kinds[i % 5]) for i in range(count)]
+
+
+def test_where_waits_cost_nothing_waits_and_tokens_are_the_same(monkeypatch):
+    """As on a GPU, but on a CPU: all rows at once, and no number is read before the tokens."""
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(40, 1000, generator=generator).mul(3).round()  # many are equal
+    rows = _mixed_rows(40)
+    expected = _ids(logits, rows)
+    with _Waits() as on_a_cpu:
+        sample(logits, rows)
+    calls = []
+    choose = sampler._choose
+    monkeypatch.setattr(sampler, "_choose", lambda *given: calls.append(len(given[1])) or choose(*given))
+    for module in (sampler, processors):
+        monkeypatch.setattr(module, "waits_cost", lambda device: True)
+    with _Waits() as waits:
+        assert _ids(logits, rows) == expected
+    assert calls == [40]  # even the greedy ones have penalties
+    assert on_a_cpu.count > 0 and waits.count == 0

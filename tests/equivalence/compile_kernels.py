@@ -210,8 +210,12 @@ def compile_triton(launch: Launch, target: GPUTarget) -> Any:
         value = given.get(parameter.name, parameter.default)
         if parameter.is_constexpr:
             signature[parameter.name], constants[(index,)] = "constexpr", value
+        elif parameter.do_not_specialize:
+            signature[parameter.name] = triton_type(value)
         else:
             signature[parameter.name] = specialised((index,), value, constants, known)
+        if parameter.do_not_specialize_on_alignment:
+            known.pop((index,), None)
     settings = {name: options[name] for name in ("num_warps", "num_stages") if name in options}
     source = triton.compiler.ASTSource(kernel, signature, constants, known)
     return triton.compile(source, target=target, options=settings)

@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 import torch
-from problems import Problem, assert_close, make_problem, oracle, run
+from problems import Problem, assert_close, assert_same_answer, make_problem, oracle, run
 from torch import Tensor
 
 from minipaged.kernels import attention, attention_cpu
@@ -68,6 +68,19 @@ def problem_for(query_lengths: list[int] | None, device: str, **options) -> Prob
     return make_problem([5, 12, 3], query_lengths, head_dim=24, device=device, **options)
 
 
+@pytest.mark.parametrize(("device", "roundings", "same"), [
+    ("cpu", 0, True), ("cpu", 1, False), ("cuda", 1, True), ("cuda", 100, False),
+])  # fmt: skip
+def test_what_the_same_answer_means_where(device, roundings, same):
+    answer = torch.ones(3)
+    other = answer + roundings * torch.finfo(torch.float32).eps
+    if same:
+        assert_same_answer(answer, other, device)
+        return
+    with pytest.raises(AssertionError):
+        assert_same_answer(answer, other, device)
+
+
 # ---- attention -----------------------------------------------------------------------------------------
 
 QUERIES = {
@@ -89,7 +102,7 @@ def test_queries_of_any_layout(kernels, device, query_lengths, dtype, layout):
     assert not queries.is_contiguous()
     result = attend(kernels, replace(problem, queries=queries))
     assert_close(result, oracle(problem))
-    assert torch.equal(result, attend(kernels, problem))
+    assert_same_answer(result, attend(kernels, problem))
 
 
 @pytest.mark.parametrize(("kernels", "device"), ATTENTION)
@@ -112,7 +125,7 @@ def test_caches_in_a_pool_of_any_order(kernels, device, query_lengths, order):
     result = attend(kernels, replace(problem, key_cache=keys, value_cache=values))
     assert_close(result, oracle(problem))
     mixed = replace(problem, value_cache=values)  # and keys as they were
-    assert torch.equal(attend(kernels, mixed), result)
+    assert_same_answer(attend(kernels, mixed), result)
 
 
 @pytest.mark.parametrize(("kernels", "device"), ATTENTION)
@@ -141,7 +154,7 @@ def test_integers_of_any_layout(kernels, device, query_lengths):
         context_lengths=placed(problem.context_lengths, (2,)),
         query_starts=None if query_lengths is None else placed(problem.query_starts, (5,)),
     )
-    assert torch.equal(attend(kernels, strided), attend(kernels, problem))
+    assert_same_answer(attend(kernels, strided), attend(kernels, problem))
 
 
 @pytest.mark.parametrize(("kernels", "device"), ATTENTION)
