@@ -18,10 +18,14 @@ from ._triton_arguments import CacheShape, TableStrides, write_strides_for
 _SAME_WIDTH = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-@triton.jit(
-    do_not_specialize=["num_tokens", "num_sequences"],
-    do_not_specialize_on_alignment=["position_ptr", "sequence_ptr"],
-)
+# One compiled kernel for batches of any size, whose numbers and addresses are multiples of 16 or not.
+_ANY_BATCH: dict[str, list[str]] = {
+    "do_not_specialize": ["num_tokens", "num_sequences"],
+    "do_not_specialize_on_alignment": ["position_ptr", "sequence_ptr"],
+}
+
+
+@triton.jit(**_ANY_BATCH)
 def _slot_mapping_kernel(
     table_ptr, position_ptr, sequence_ptr, slot_ptr, num_tokens, num_sequences, max_blocks, table_strides,
     BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr,

@@ -156,7 +156,9 @@ def _select(logits: torch.Tensor, rows: list[int]) -> torch.Tensor:
 
 def _parts(indices: list[int], device: torch.device) -> Iterator[list[int]]:
     """The list in pieces of at most ROWS_AT_ONCE on a CPU, as a whole where a wait costs."""
-    size = max(1, len(indices)) if waits_cost(device) else ROWS_AT_ONCE
+    if not indices:
+        return
+    size = len(indices) if waits_cost(device) else ROWS_AT_ONCE
     for start in range(0, len(indices), size):
         yield indices[start : start + size]
 
