@@ -19,7 +19,7 @@ from ..shared.report import add_output_argument, head, print_limits, print_machi
 PLAIN, PACKED = {"pack_weights": False}, {"pack_weights": True}
 FUSED = PACKED | {"fuse_modules": True}
 WAYS = [(dtype, settings) for dtype in ("float32", "bfloat16") for settings in (PLAIN, PACKED, FUSED)]
-NAMES = {(False, False): "plain", (True, False): "packed", (True, True): "packed, fused"}
+NAMES = {(False, False): "plain", (True, False): "packed", (True, True): "fused"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
