@@ -157,7 +157,9 @@ def _environment(system: System) -> dict[str, str]:
     offline = os.environ | {"HF_HUB_OFFLINE": "1"}
     if system.engine != "vllm":
         return offline
-    preloaded = [*(HOME / "vllm" / "lib").glob("libiomp5.so"), *Path("/usr/lib").glob("*/libtcmalloc*.so.4")]
+    names = ("libtcmalloc_minimal.so.4", "libtcmalloc.so.4")  # not the debug libraries beside them
+    allocators = [path for name in names for path in Path("/usr/lib").glob(f"*/{name}")]
+    preloaded = [*(HOME / "vllm" / "lib").glob("libiomp5.so"), *allocators[:1]]
     return offline | {
         "LD_PRELOAD": ":".join(map(str, preloaded)),
         "VLLM_CPU_KVCACHE_SPACE": str(POOL >> 30),

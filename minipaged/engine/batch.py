@@ -34,7 +34,7 @@ class Batch:
 
     @property
     def decode_tables(self) -> torch.Tensor:
-        """The tables of the decodes. They are as wide as the longest needs: a grid follows the width."""
+        """The tables of the decodes. A grid follows their width: a power of two that holds the longest."""
         return self.block_tables[: self.num_decodes, : self.decode_blocks]
 
 
@@ -51,7 +51,7 @@ class StepBuffers:
 
 
 class BatchBuilder:
-    """Turns rows into a `Batch`, reusing the same memory for every other step.
+    """Turns rows into a `Batch`, with two sets of buffers that take turns.
 
     A GPU may still read the buffers of a step when the host builds the next one. So there are two sets, and
     one is filled again only when the copies out of it are done.
@@ -71,16 +71,14 @@ class BatchBuilder:
         self._sets = [StepBuffers(max_num_tokens, max_num_seqs, max_blocks, device) for _ in range(2)]
 
     def build(self, rows: Sequence[Row]) -> Batch:
-        """Lay out `rows`; those of one token come first."""
+        """Lay out `rows`, of which those with one token come first. A batch lasts until the next but one."""
         self._sets.reverse()  # the set that was filled longer ago
         buffers = self._sets[0]
         if buffers.copied is not None:
             buffers.copied.synchronize()
         num_decodes = sum(row.stop - row.start == 1 for row in rows)
         num_tokens = sum(row.stop - row.start for row in rows)
-        tokens = buffers.tokens[: 3 * num_tokens].view(
-            3, num_tokens
-        )  # side by side, or a copy takes two steps
+        tokens = buffers.tokens[: 3 * num_tokens].view(3, num_tokens)  # contiguous, so that one copy moves it
         num_logits = _fill(buffers, tokens, rows, num_decodes)
         tokens = self._to_device(tokens)
         block_tables = self._to_device(buffers.tables[: len(rows)])
@@ -95,7 +93,7 @@ class BatchBuilder:
             num_decodes=num_decodes,
             max_query_length=max(row.stop - row.start for row in rows),
             logit_indices=self._to_device(buffers.logit_indices[:num_logits]),
-            decode_blocks=_power_of_two(num_blocks_for(longest, self.block_size)),
+            decode_blocks=power_of_two(num_blocks_for(longest, self.block_size)),
         )
         if buffers.copied is not None:
             buffers.copied.record(torch.cuda.current_stream(self.device))
@@ -105,8 +103,8 @@ class BatchBuilder:
         return tensor.to(self.device, non_blocking=True)
 
 
-def _power_of_two(number: int) -> int:
-    """The smallest power of two that is not below `number`: few sizes for buffers that grow and shrink."""
+def power_of_two(number: int) -> int:
+    """The smallest power of two that is not below `number`. It keeps the number of buffer sizes small."""
     return 1 << max(0, number - 1).bit_length()
 
 

@@ -17,7 +17,7 @@ from .kv_cache import KVCache
 
 
 class CPUStep:
-    """What `PagedStep` is for any backend, for the compiled kernels of the CPU alone."""
+    """Does the work of `PagedStep` with the compiled kernels of the CPU."""
 
     def __init__(self, batch: Batch, cache: KVCache) -> None:
         """Raises ValueError, as the kernels do, for slots, lengths or blocks that lead out of the pool."""

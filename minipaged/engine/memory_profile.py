@@ -13,7 +13,7 @@ import torch
 from ..config import EngineConfig
 from ..reference.block_table import num_blocks_for
 from ..sampling_params import SamplingParams
-from .batch import Batch
+from .batch import Batch, power_of_two
 from .sampler import SamplingRow, sample
 
 if TYPE_CHECKING:
@@ -69,9 +69,9 @@ def _prefill(device: torch.device, config: EngineConfig, longest: int) -> tuple[
 
 
 def _decode(device: torch.device, num_seqs: int, block_size: int, longest: int) -> tuple[Batch, int]:
-    """A first token per sequence, in tables as wide as the longest context, and the blocks that it needs."""
+    """A first token per sequence, in tables as wide as a step's can be, and the blocks that it needs."""
     rows = torch.arange(num_seqs, device=device)
-    width = num_blocks_for(longest, block_size)
+    width = power_of_two(num_blocks_for(longest, block_size))
     tables = torch.zeros(num_seqs, width, dtype=torch.int32, device=device)
     tables[:, 0] = rows
     batch = Batch(

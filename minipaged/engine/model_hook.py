@@ -81,10 +81,12 @@ def paged_attention(
     is_causal: bool | None = None,
     **others: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention of one layer, called by the model with query [1, heads, T, head_dim], K and V alike.
+    """Attention of one layer, called by the model with query [1, heads, T, head_dim].
 
-    Returns [1, T, heads, head_dim]. Raises ModelNotSupportedError for anything that would change the
-    result and that paged attention doesn't do.
+    key and value: [1, kv_heads, T, head_dim]. Returns [1, T, heads, head_dim].
+
+    Raises ModelNotSupportedError for anything that would change the result and that paged attention doesn't
+    do.
     """
     if paged is None:
         raise ModelNotSupportedError(f"{type(module).__name__} does not pass its arguments on to attention")

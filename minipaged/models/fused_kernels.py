@@ -25,7 +25,10 @@ WORD = ir.IntType(32)
 
 
 def rms_norm(rows: Tensor, weight: np.ndarray, epsilon: float) -> Tensor:
-    """weight * (row / sqrt(mean(row^2) + epsilon)) for each row of [..., n]; the mean is taken in float32."""
+    """weight * (row / sqrt(mean(row^2) + epsilon)) for each row of [..., n]; the mean is taken in float32.
+
+    rows: float32, float64 or bfloat16. weight: n numbers of that dtype, as `as_numbers` gives them.
+    """
     rows = rows.contiguous()
     out = torch.empty_like(rows)
     _rms_norm(as_numbers(out.view(-1)), as_numbers(rows.view(-1)), weight, np.float32(epsilon))
@@ -35,8 +38,8 @@ def rms_norm(rows: Tensor, weight: np.ndarray, epsilon: float) -> Tensor:
 def rotate(heads: Tensor, num_rotated: int, cos: Tensor, sin: Tensor) -> None:
     """Rotary embedding of the first heads of each token, in place (Su et al., 2021).
 
-    heads: [T, heads, head_dim], contiguous. cos, sin: [T, head_dim]. Element i of a head's first half and
-    element i of its second half are a point, which is turned by the token's angle i.
+    heads: [T, heads, head_dim], contiguous. cos, sin: [T, head_dim], in the heads' dtype. Element i of a
+    head's first half and element i of its second half are a point, which is turned by the token's angle i.
     """
     angles = (as_numbers(values.contiguous().view(-1)) for values in (cos, sin))
     _rotate(as_numbers(heads.view(-1)), *angles, (heads.shape[1], num_rotated, heads.shape[2]))

@@ -30,7 +30,7 @@ class FusedRMSNorm(Module):
     def __init__(self, norm: Any) -> None:
         super().__init__()
         self.weight, self.epsilon = norm.weight, norm.variance_epsilon
-        self._numbers = as_numbers(norm.weight.detach())
+        self._numbers = as_numbers(norm.weight.detach())  # the same memory: the weight is not to be replaced
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         """[..., hidden_size], each row divided by its root mean square and scaled by the weight."""
@@ -135,7 +135,7 @@ def _joined(*layers: Linear) -> Linear:
     joined.in_features, joined.out_features = layers[0].in_features, sum(map(len, weights))
     memory = huge_pages.empty((joined.out_features, joined.in_features), weights[0].dtype)
     joined.weight = torch.nn.Parameter(torch.cat(weights, out=memory), requires_grad=False)
-    for weight in weights:
+    for weight in weights:  # from here on the plain layers hold zeros, and nobody multiplies by them
         huge_pages.drop_pages(weight)
     if joined.bias is not None:
         joined.bias = torch.nn.Parameter(torch.cat([layer.bias for layer in layers]), requires_grad=False)

@@ -84,3 +84,15 @@ def test_what_leads_out_of_the_pool_is_refused(change, message):
     cache = KVCache(NUM_BLOCKS, BLOCK_SIZE, KVShape(1, KV_HEADS, DIM, torch.float32), CPU)
     with pytest.raises(ValueError, match=message):
         CPUStep(replace(batch_of([3, 5], [1, 1]), **change), cache)
+
+
+@pytest.mark.parametrize(
+    "tokens",
+    [torch.ones(2, KV_HEADS, DIM).half(), torch.ones(3, KV_HEADS, DIM), torch.ones(2, 3, DIM)],
+    ids=["dtype", "tokens", "heads"],
+)
+def test_keys_of_another_kind_are_refused(tokens):
+    cache = KVCache(NUM_BLOCKS, BLOCK_SIZE, KVShape(1, KV_HEADS, DIM, torch.float32), CPU)
+    step = CPUStep(batch_of([3, 5], [1, 1]), cache)
+    with pytest.raises(ValueError, match="must be 2 tokens of 2 heads in the dtype of the cache"):
+        step.attend(0, torch.ones(2, HEADS, DIM), tokens, tokens, (1.0, None, None))

@@ -19,7 +19,7 @@ import minipaged
 from minipaged import LLM, SamplingParams
 
 ROOT = Path(minipaged.__file__).resolve().parents[1]
-MOST_FILES, MOST_LINES = 23, 3_300
+MOST_FILES, MOST_LINES = 23, 3_320
 NOT_OF_A_GREEDY_STEP = {f"minipaged/engine/{name}.py" for name in ("logits", "beams", "stop_strings")}
 
 
