@@ -201,9 +201,10 @@ class Playground {
     this.makeControls();
     this.makeForm(choices);
     const scenesBar = make("div", { class: "pg-scenes", role: "group", "aria-label": "Scenes" }, ...this.sceneButtons);
-    element.append(
+    this.room = make("div", { class: "pg-sides" }, ...this.sides.map((side) => side.element));
+    element.replaceChildren(
       make("div", { class: "pg-head" }, scenesBar, this.controls),
-      make("div", { class: "pg-sides" }, ...this.sides.map((side) => side.element)),
+      this.room,
       legend(),
       this.form,
     );
@@ -299,19 +300,31 @@ class Playground {
     this.now.setAttribute("aria-live", this.timer ? "off" : "polite");
   }
 
-  // The words of a step may take one line or three: leave room for the most, so that nothing jumps.
+  // Leave room for the longest words of a step and for the tallest scene, so that nothing jumps.
   fit() {
-    if (this.width === this.element.clientWidth && this.fitted === this.recording) return;
-    [this.width, this.fitted] = [this.element.clientWidth, this.recording];
+    const width = this.element.clientWidth;
+    if (this.width === width && this.fitted === this.recording) return;
+    if (this.width !== width) {
+      this.room.style.minHeight = "";
+      const heights = Object.values(this.scenes).map((scene) => this.fitSteps(scene));
+      this.room.style.minHeight = `${Math.max(...heights)}px`;
+    }
+    [this.width, this.fitted] = [width, this.recording];
+    this.fitSteps(this.recording);
+    this.show(this.step);
+  }
+
+  // The words of a step may take one line or three. Returns the height of both sides, in pixels.
+  fitSteps(recording) {
     const parts = this.sides.flatMap((side) => [side.head, side.events, side.counts, side.lanes]);
     for (const part of parts) part.style.minHeight = "";
     const most = parts.map(() => 0);
-    for (let step = 0; step < this.recording.in_blocks.length; step++) {
-      for (const side of this.sides) side.draw(this.recording, step, this.lit);
+    for (let step = 0; step < recording.in_blocks.length; step++) {
+      for (const side of this.sides) side.draw(recording, step, this.lit);
       parts.forEach((part, i) => (most[i] = Math.max(most[i], part.getBoundingClientRect().height)));
     }
     parts.forEach((part, i) => (part.style.minHeight = `${most[i]}px`));
-    this.show(this.step);
+    return this.room.getBoundingClientRect().height;
   }
 
   light(name) {
