@@ -18,6 +18,7 @@ const SIDES = {
     places: "Block tables: logical block above, physical block below",
   },
 };
+const STILL = "The picture still shows the settings before.";
 const KEPT = "free, but a prompt with the same beginning finds it until it is reused";
 
 function make(tag, attributes = {}, ...children) {
@@ -218,7 +219,7 @@ class Playground {
       button(name, () => (this.pause(), this.open(name)), { "data-scene": name }),
     );
     this.playing = button("Play", () => (this.timer ? this.pause() : this.play()), { class: "pg-play" });
-    this.slider = make("input", { type: "range", min: 0, "aria-label": "Step" });
+    this.slider = make("input", { type: "range", min: 0, "aria-label": "Step", autocomplete: "off" });
     this.slider.addEventListener("input", () => (this.pause(), this.show(Number(this.slider.value))));
     this.now = make("span", { class: "pg-now", role: "status" });
     this.controls = make(
@@ -252,7 +253,8 @@ class Playground {
     const field = (words, input) => make("label", { class: "pg-field" }, words, input);
     this.form = make(
       "form",
-      { class: "pg-form", "aria-label": "Settings" },
+      // Off: a browser that comes back to the page restores no values, because the picture starts anew.
+      { class: "pg-form", "aria-label": "Settings", autocomplete: "off" },
       make("p", { class: "pg-title" }, make("strong", {}, "Change it"), " A word is a token. The model is a fake."),
       ...rows,
       make(
@@ -376,17 +378,35 @@ class Playground {
     this.note.classList.toggle("pg-error", isError);
   }
 
+  fail(text) {
+    this.say(`${text.trimEnd().replace(/\.?$/, ".")} ${STILL}`, true);
+  }
+
+  // What is wrong with an answer's length, in words. A request without a prompt has no answer.
+  notWhole() {
+    const isWrong = ({ text, length }) => text.value.trim() && !(length.value && Number.isInteger(Number(length.value)));
+    const wrong = this.prompts.find(isWrong);
+    if (!wrong) return null;
+    const { value, validity } = wrong.length;
+    const has = value ? `has ${value}` : validity.badInput ? "has no number" : "is empty";
+    return `Answer to ${wrong.chip.textContent}: the field ${has}. A whole number of tokens is needed.`;
+  }
+
   // ---------------------------------------------------------------- live: the playground asks as a cell does
 
   change() {
     this.pause();
     for (const each of this.sceneButtons) each.setAttribute("aria-pressed", "false");
     if (!PYTHON.served) {
-      this.say("A browser runs Python only on pages that are served: make docs-serve", true);
-      return;
+      return this.fail("A browser runs Python only on pages that are served: make docs-serve");
+    }
+    const wrong = this.notWhole();
+    if (wrong) {
+      this.wanted = null; // an answer that is on its way is to other settings
+      return this.fail(wrong);
     }
     const settings = {
-      prompts: this.prompts.map(({ text, length }) => [text.value, Math.trunc(Number(length.value)) || 0]),
+      prompts: this.prompts.map(({ text, length }) => [text.value, Math.trunc(Number(length.value))]),
       block_size: Number(this.chosen.block_size.value),
       num_slots: Number(this.chosen.num_slots.value),
       policy: this.chosen.policy.value,
@@ -404,16 +424,16 @@ class Playground {
   }
 
   stopped() {
-    this.say("Stopped: Python runs a cell.");
+    this.say(`Stopped: Python runs a cell. ${STILL}`);
   }
 
   receive({ text = "", ended, error, broken }) {
     this.text += text;
     if ((!ended && !broken) || this.wanted === null) return;
     if (this.wanted !== this.asked) return this.ask();
-    if (broken || error) return this.say(broken ? `Python could not be loaded: ${broken}` : error, true);
+    if (broken || error) return this.fail(broken ? `Python could not be loaded: ${broken}` : error);
     const answer = JSON.parse(this.text);
-    if (answer.error) return this.say(answer.error, true);
+    if (answer.error) return this.fail(answer.error);
     this.say("Just computed, in this page, by the engine's own scheduler and block manager.");
     this.load(answer, this.step);
   }
