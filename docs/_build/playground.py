@@ -273,7 +273,11 @@ def no_text() -> Any:
 
 
 def _blocks(number: int) -> str:
-    return f"{number} block{'' if number == 1 else 's'}"
+    return _number_of(number, "block")
+
+
+def _number_of(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def asks_of(settings: Settings) -> list[Ask]:
@@ -281,16 +285,23 @@ def asks_of(settings: Settings) -> list[Ask]:
     asks = []
     for name, (text, length), answer in zip(NAMES, settings.prompts, ANSWERS, strict=False):
         words = text.split()
-        if words and (length < 1 or len(words) + length > MOST_TOKENS):
-            raise ValueError(
-                f"{name}: {len(words)} words and an answer of {length} tokens. The answer needs a token, and "
-                f"both together may have {MOST_TOKENS}."
-            )
         if words:
+            check_lengths(name, len(words), length)
             asks.append(Ask(name, words, list(islice(cycle(answer.split()), length))))
     if not asks:
         raise ValueError("Write a prompt: one word is enough.")
     return asks
+
+
+def check_lengths(name: str, num_words: int, length: int) -> None:
+    """Raise ValueError, in words for the reader, for an answer that is too short or too long."""
+    if length < 1:
+        raise ValueError(f"{name}: an answer of {length} tokens. An answer has at least 1 token.")
+    if num_words + length > MOST_TOKENS:
+        raise ValueError(
+            f"{name}: {_number_of(num_words, 'word')} and an answer of {_number_of(length, 'token')} are "
+            f"{num_words + length} tokens. The limit for both together is {MOST_TOKENS} tokens."
+        )
 
 
 def record(settings: Settings) -> dict[str, Any]:

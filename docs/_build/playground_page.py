@@ -13,6 +13,7 @@ import playground
 
 HERE = Path(__file__).parent
 LOADED = "import sys, playground; print(*(name for name in sys.modules if name.startswith('minipaged.')))"
+WITHOUT_SCRIPTS = "The playground needs JavaScript. The text below explains its scenes in words and numbers."
 
 
 def page() -> str:
@@ -22,7 +23,8 @@ def page() -> str:
         recordings = recordings.replace(sign, f"\\u{ord(sign):04x}")
     label = html.escape("Playground: the same requests in one piece and in blocks")
     return (
-        f'<div class="playground" role="group" aria-label="{label}" data-recordings=\'{recordings}\'></div>'
+        f'<div class="playground" role="group" aria-label="{label}" data-recordings=\'{recordings}\'>'
+        f"<noscript><p>{WITHOUT_SCRIPTS}</p></noscript></div>"
     )
 
 

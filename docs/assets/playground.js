@@ -18,6 +18,7 @@ const SIDES = {
     places: "Block tables: logical block above, physical block below",
   },
 };
+const STILL = "The picture still shows the settings before.";
 const KEPT = "free, but a prompt with the same beginning finds it until it is reused";
 
 function make(tag, attributes = {}, ...children) {
@@ -201,9 +202,10 @@ class Playground {
     this.makeControls();
     this.makeForm(choices);
     const scenesBar = make("div", { class: "pg-scenes", role: "group", "aria-label": "Scenes" }, ...this.sceneButtons);
-    element.append(
+    this.room = make("div", { class: "pg-sides" }, ...this.sides.map((side) => side.element));
+    element.replaceChildren(
       make("div", { class: "pg-head" }, scenesBar, this.controls),
-      make("div", { class: "pg-sides" }, ...this.sides.map((side) => side.element)),
+      this.room,
       legend(),
       this.form,
     );
@@ -217,7 +219,7 @@ class Playground {
       button(name, () => (this.pause(), this.open(name)), { "data-scene": name }),
     );
     this.playing = button("Play", () => (this.timer ? this.pause() : this.play()), { class: "pg-play" });
-    this.slider = make("input", { type: "range", min: 0, "aria-label": "Step" });
+    this.slider = make("input", { type: "range", min: 0, "aria-label": "Step", autocomplete: "off" });
     this.slider.addEventListener("input", () => (this.pause(), this.show(Number(this.slider.value))));
     this.now = make("span", { class: "pg-now", role: "status" });
     this.controls = make(
@@ -251,7 +253,8 @@ class Playground {
     const field = (words, input) => make("label", { class: "pg-field" }, words, input);
     this.form = make(
       "form",
-      { class: "pg-form", "aria-label": "Settings" },
+      // Off: a browser that comes back to the page restores no values, because the picture starts anew.
+      { class: "pg-form", "aria-label": "Settings", autocomplete: "off" },
       make("p", { class: "pg-title" }, make("strong", {}, "Change it"), " A word is a token. The model is a fake."),
       ...rows,
       make(
@@ -299,19 +302,31 @@ class Playground {
     this.now.setAttribute("aria-live", this.timer ? "off" : "polite");
   }
 
-  // The words of a step may take one line or three: leave room for the most, so that nothing jumps.
+  // Leave room for the longest words of a step and for the tallest scene, so that nothing jumps.
   fit() {
-    if (this.width === this.element.clientWidth && this.fitted === this.recording) return;
-    [this.width, this.fitted] = [this.element.clientWidth, this.recording];
+    const width = this.element.clientWidth;
+    if (this.width === width && this.fitted === this.recording) return;
+    if (this.width !== width) {
+      this.room.style.minHeight = "";
+      const heights = Object.values(this.scenes).map((scene) => this.fitSteps(scene));
+      this.room.style.minHeight = `${Math.max(...heights)}px`;
+    }
+    [this.width, this.fitted] = [width, this.recording];
+    this.fitSteps(this.recording);
+    this.show(this.step);
+  }
+
+  // The words of a step may take one line or three. Returns the height of both sides, in pixels.
+  fitSteps(recording) {
     const parts = this.sides.flatMap((side) => [side.head, side.events, side.counts, side.lanes]);
     for (const part of parts) part.style.minHeight = "";
     const most = parts.map(() => 0);
-    for (let step = 0; step < this.recording.in_blocks.length; step++) {
-      for (const side of this.sides) side.draw(this.recording, step, this.lit);
+    for (let step = 0; step < recording.in_blocks.length; step++) {
+      for (const side of this.sides) side.draw(recording, step, this.lit);
       parts.forEach((part, i) => (most[i] = Math.max(most[i], part.getBoundingClientRect().height)));
     }
     parts.forEach((part, i) => (part.style.minHeight = `${most[i]}px`));
-    this.show(this.step);
+    return this.room.getBoundingClientRect().height;
   }
 
   light(name) {
@@ -363,17 +378,35 @@ class Playground {
     this.note.classList.toggle("pg-error", isError);
   }
 
+  fail(text) {
+    this.say(`${text.trimEnd().replace(/\.?$/, ".")} ${STILL}`, true);
+  }
+
+  // What is wrong with an answer's length, in words. A request without a prompt has no answer.
+  notWhole() {
+    const isWrong = ({ text, length }) => text.value.trim() && !(length.value && Number.isInteger(Number(length.value)));
+    const wrong = this.prompts.find(isWrong);
+    if (!wrong) return null;
+    const { value, validity } = wrong.length;
+    const has = value ? `has ${value}` : validity.badInput ? "has no number" : "is empty";
+    return `Answer to ${wrong.chip.textContent}: the field ${has}. A whole number of tokens is needed.`;
+  }
+
   // ---------------------------------------------------------------- live: the playground asks as a cell does
 
   change() {
     this.pause();
     for (const each of this.sceneButtons) each.setAttribute("aria-pressed", "false");
     if (!PYTHON.served) {
-      this.say("A browser runs Python only on pages that are served: make docs-serve", true);
-      return;
+      return this.fail("A browser runs Python only on pages that are served: make docs-serve");
+    }
+    const wrong = this.notWhole();
+    if (wrong) {
+      this.wanted = null; // an answer that is on its way is to other settings
+      return this.fail(wrong);
     }
     const settings = {
-      prompts: this.prompts.map(({ text, length }) => [text.value, Math.trunc(Number(length.value)) || 0]),
+      prompts: this.prompts.map(({ text, length }) => [text.value, Math.trunc(Number(length.value))]),
       block_size: Number(this.chosen.block_size.value),
       num_slots: Number(this.chosen.num_slots.value),
       policy: this.chosen.policy.value,
@@ -391,16 +424,16 @@ class Playground {
   }
 
   stopped() {
-    this.say("Stopped: Python runs a cell.");
+    this.say(`Stopped: Python runs a cell. ${STILL}`);
   }
 
   receive({ text = "", ended, error, broken }) {
     this.text += text;
     if ((!ended && !broken) || this.wanted === null) return;
     if (this.wanted !== this.asked) return this.ask();
-    if (broken || error) return this.say(broken ? `Python could not be loaded: ${broken}` : error, true);
+    if (broken || error) return this.fail(broken ? `Python could not be loaded: ${broken}` : error);
     const answer = JSON.parse(this.text);
-    if (answer.error) return this.say(answer.error, true);
+    if (answer.error) return this.fail(answer.error);
     this.say("Just computed, in this page, by the engine's own scheduler and block manager.");
     this.load(answer, this.step);
   }
