@@ -22,7 +22,9 @@ def page() -> str:
         recordings = recordings.replace(sign, f"\\u{ord(sign):04x}")
     label = html.escape("Playground: the same requests in one piece and in blocks")
     return (
-        f'<div class="playground" role="group" aria-label="{label}" data-recordings=\'{recordings}\'></div>'
+        f'<div class="playground" role="group" aria-label="{label}" data-recordings=\'{recordings}\'>'
+        "<noscript><p data-search-exclude>The playground needs JavaScript, which is off here.</p></noscript>"
+        "</div>"
     )
 
 

@@ -54,6 +54,17 @@ def test_a_block_view_opened_by_a_link_is_seen_as_a_whole(visit: Callable[..., A
     assert header <= top and bottom <= 900
 
 
+def test_without_javascript_a_page_says_so_and_has_no_button_that_does_nothing(
+    browser: Any, site: Path
+) -> None:
+    page = browser.new_page(java_script_enabled=False)
+    page.goto((site / "index.html").as_uri())
+    for part in (".block-view", ".playground", ".cell-buttons"):
+        assert "JavaScript, which is off here" in page.locator(part).first.inner_text()
+    assert page.locator(".cell-buttons button:visible").count() == 0
+    page.close()
+
+
 def test_a_page_from_a_folder_shows_its_recordings(browser: Any, site: Path) -> None:
     page = browser.new_page()
     page.goto((site / "concepts" / "preemption.html").as_uri() + "#scene=swap&step=13")
