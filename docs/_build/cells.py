@@ -9,6 +9,12 @@ import html
 
 import outputs
 
+WITHOUT_SCRIPT = (
+    '<noscript><span class="cell-note" data-search-exclude>'
+    "A cell runs with JavaScript, which is off here. The output is from the build of the site."
+    "</span></noscript>"
+)
+
 
 def cell(code: str) -> str:
     """A cell that runs in the browser, in one line: a blank one would end the HTML, as Markdown has it."""
@@ -25,7 +31,7 @@ def cell(code: str) -> str:
         f'autocomplete="off" rows="{rows}" aria-label="Python code. '
         f'Control and Enter run it; Escape, then Tab leaves it.">'
         f"{literal(code)}</textarea></div>"
-        f'<div class="cell-buttons"><button type="button" class="cell-run">Run</button>'
+        f'<div class="cell-buttons">{WITHOUT_SCRIPT}<button type="button" class="cell-run">Run</button>'
         f'<button type="button" class="cell-reset">Reset</button>'
         f'<span class="cell-note" role="status"></span>'
         f'<span class="cell-hint" aria-hidden="true">Ctrl+Enter runs · Esc, then Tab leaves</span></div>'

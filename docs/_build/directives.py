@@ -21,6 +21,9 @@ from minipaged.course.manifest import Course, Lesson
 ROOT = Path(__file__).parents[2]
 REPOSITORY = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["minipaged"]["REPOSITORY"]
 COURSE = Course(ROOT / "lessons")
+WITHOUT_SCRIPT = (
+    "<noscript><p data-search-exclude>The block view needs JavaScript, which is off here.</p></noscript>"
+)
 
 
 class Here:
@@ -71,7 +74,8 @@ class Here:
         more = f' data-step="{step}"' if step else ""
         if (outputs.TRACES / f"{name}.json").is_file():
             more += f' data-tour="#tour-{name}"'
-        return f'<div class="block-view" data-trace="#trace-{name}" data-scene="{name}"{more}></div>'
+        more += f' data-trace="#trace-{name}" data-scene="{name}"'
+        return f'<div class="block-view"{more}>{WITHOUT_SCRIPT}</div>'
 
     def make_picture(self, rest: str) -> str:
         """A picture, for a wide page and for a phone, with what it shows in words."""

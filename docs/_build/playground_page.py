@@ -24,7 +24,7 @@ def page() -> str:
     label = html.escape("Playground: the same requests in one piece and in blocks")
     return (
         f'<div class="playground" role="group" aria-label="{label}" data-recordings=\'{recordings}\'>'
-        f"<noscript><p>{WITHOUT_SCRIPTS}</p></noscript></div>"
+        f"<noscript><p data-search-exclude>{WITHOUT_SCRIPTS}</p></noscript></div>"
     )
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 import contextlib
 import io
+import sys
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 LONGEST = 50_000  # characters that a cell may print: a page that is given more gets slow
@@ -25,6 +27,14 @@ def run_cell(code: str, tell: Callable[[str], object]) -> tuple[str, int]:
         except BaseException as error:
             return _told(error)
     return "", 0
+
+
+def forget_modules(folder: str) -> None:
+    """Drop the modules in `folder`, so that the next import reads them anew, as they were written."""
+    own = {path.stem for path in Path(folder).iterdir()}
+    for name in [*sys.modules]:
+        if name.partition(".")[0] in own:
+            del sys.modules[name]
 
 
 class _Printed(io.TextIOBase):

@@ -14,7 +14,12 @@ async function load(base) {
   }
   // The very file that ran the cells when the site was built.
   pyodide.FS.writeFile("/lib/own/run_cell.py", await (await fetch(new URL("assets/run_cell.py", base))).text());
-  return pyodide.runPython("import sys; sys.path.insert(0, '/lib/own'); from run_cell import run_cell; run_cell");
+  pyodide.runPython("import sys; sys.path.insert(0, '/lib/own')");
+  const { run_cell: runCell, forget_modules: forgetModules } = pyodide.pyimport("run_cell");
+  return (code, tell) => {
+    forgetModules("/lib/own"); // a cell may have changed them
+    return runCell(code, tell);
+  };
 }
 
 onmessage = async ({ data }) => {

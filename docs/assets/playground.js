@@ -443,9 +443,9 @@ class Playground {
 function program(settings) {
   const literal = (text) => JSON.stringify(text); // JSON's strings are Python's too
   return `
-import sys
-if "playground" not in sys.modules:
-    import importlib, json, pathlib
+import pathlib
+if not pathlib.Path("/lib/own/playground.py").exists():
+    import importlib, json
     from pyodide.http import open_url
     for name, text in json.load(open_url(${literal(new URL("assets/playground.json", BASE).href)})).items():
         path = pathlib.Path("/lib/own", name)

@@ -50,7 +50,7 @@
     // ---------------------------------------------------------------- one step
 
     function show(next) {
-      index = Math.max(0, Math.min(states.length - 1, next));
+      index = Math.max(0, Math.min(states.length - 1, Math.trunc(next)));
       const state = states[index];
       if (!state) return setText(ui.now, "The trace has no step yet.");
       const hadFocus = root.contains(document.activeElement);

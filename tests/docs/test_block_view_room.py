@@ -204,6 +204,22 @@ def test_an_address_leads_to_a_step(open_trace: Callable[..., Any]) -> None:
     assert page.locator(".bv-link").get_attribute("href") == "#scene=by%20hand&step=1"
 
 
+@pytest.mark.parametrize(
+    ("step", "shown"), [("2.5", "Step 2"), ("4.9", "Step 4"), ("99.5", "Step 4"), ("-1.5", "Step 1")]
+)
+def test_an_address_with_a_fraction_leads_to_a_whole_step(
+    open_trace: Callable[..., Any], step: str, shown: str
+) -> None:
+    page = open_trace(TRACE)
+    page.evaluate(f"location.hash = '#step={step}'")
+    page.wait_for_function(
+        "(text) => document.querySelector('.bv-now').textContent.startsWith(text)", arg=shown
+    )
+    page.keyboard.press("Tab")
+    page.keyboard.press("Home")
+    assert page.inner_text(".bv-now").startswith("Step 1")
+
+
 def test_links_skip_to_the_tables_the_pool_and_the_end(open_trace: Callable[..., Any]) -> None:
     page = open_trace(TRACE)
     focused = "document.activeElement.closest('.bv-lanes, .bv-pool, .bv-keys').className.split(' ')[0]"

@@ -69,6 +69,22 @@ def test_a_cell_says_where_it_failed(cells: ModuleType, code: str, told: tuple[s
     assert cells.outputs.of_cell(code)[1:] == told
 
 
+def test_forgotten_modules_are_read_anew(
+    cells: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A package and its modules, and no other one of a similar name."""
+    (tmp_path / "of_cells").mkdir()
+    (tmp_path / "of_cells" / "__init__.py").touch()
+    (tmp_path / "of_cells" / "part.py").write_text("VALUE = 1")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(sys.modules, "of_cells_too", ModuleType("of_cells_too"))
+    code = "import of_cells.part as part; print(part.VALUE); part.VALUE = 2"
+    assert [cells.outputs.of_cell(code)[0] for _ in range(2)] == ["1", "2"]
+    sys.modules[cells.outputs.run_cell.__module__].forget_modules(str(tmp_path))
+    assert cells.outputs.of_cell(code)[0] == "1"
+    assert "of_cells_too" in sys.modules
+
+
 def test_what_was_printed_before_an_error_stays(cells: ModuleType) -> None:
     assert cells.outputs.of_cell("print('before')\n{}['gone']")[0] == "before\n"
 
@@ -136,6 +152,26 @@ def test_a_cell_runs_in_the_browser(home: Any) -> None:
     page.locator(".cell-reset").first.click()
     assert code.input_value() == first
     assert output(page) == built
+
+
+def test_what_a_cell_changes_in_a_module_is_gone_at_the_next_run(home: Any) -> None:
+    page = home
+    page.locator(".cell-reset").first.click()
+    built = output(page)
+    page.locator(".cell-code").first.fill(
+        "from minipaged.reference.allocator import BlockAllocator\n"
+        "BlockAllocator.allocate = lambda self, n: [0] * n\nprint('changed')"
+    )
+    assert run(page) == "changed"
+    page.locator(".pg-form select").first.select_option("8")
+    page.wait_for_function(
+        "document.querySelector('.pg-status').textContent.startsWith('Just computed')", timeout=LOADING
+    )
+    page.locator(".cell-reset").first.click()
+    page.evaluate("document.querySelector('.cell-output').textContent = ''")
+    begun = time.monotonic()
+    assert run(page) == built
+    assert time.monotonic() - begun < FIRST_OUTPUT
 
 
 def test_an_error_is_red_and_names_its_line(home: Any) -> None:

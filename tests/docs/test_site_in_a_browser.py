@@ -40,6 +40,31 @@ def test_the_block_view_on_a_page_has_its_width_and_steps_to_a_copy(visit: Calla
     assert view.inner_text().count("copy-on-write: block") == 2
 
 
+@pytest.mark.parametrize("width", [1280, 1440, 1600, 2560])
+def test_a_block_view_opened_by_a_link_is_seen_as_a_whole(visit: Callable[..., Any], width: int) -> None:
+    page = visit("index.html", viewport={"width": width, "height": 900})
+    page.evaluate("location.hash = '#scene=tour&step=5'")
+    page.wait_for_function(
+        "Math.abs(document.querySelector('.block-view').getBoundingClientRect().top - 60) < 15"
+    )
+    header, top, bottom = page.evaluate("""() => {
+        const { top, bottom } = document.querySelector(".block-view").getBoundingClientRect();
+        return [document.querySelector(".md-header").getBoundingClientRect().bottom, top, bottom];
+    }""")
+    assert header <= top and bottom <= 900
+
+
+def test_without_javascript_a_page_says_so_and_has_no_button_that_does_nothing(
+    browser: Any, site: Path
+) -> None:
+    page = browser.new_page(java_script_enabled=False)
+    page.goto((site / "index.html").as_uri())
+    for part in (".block-view", ".playground", ".cell-buttons"):
+        assert "JavaScript, which is off here" in page.locator(part).first.inner_text()
+    assert page.locator(".cell-buttons button:visible").count() == 0
+    page.close()
+
+
 def test_a_page_from_a_folder_shows_its_recordings(browser: Any, site: Path) -> None:
     page = browser.new_page()
     page.goto((site / "concepts" / "preemption.html").as_uri() + "#scene=swap&step=13")
