@@ -13,7 +13,7 @@ import playground
 
 HERE = Path(__file__).parent
 LOADED = "import sys, playground; print(*(name for name in sys.modules if name.startswith('minipaged.')))"
-WITHOUT_SCRIPTS = "The playground needs JavaScript. The text below explains its scenes in words and numbers."
+WITHOUT_SCRIPTS = "The playground needs JavaScript, which is off here. The text below explains its scenes."
 
 
 def page() -> str:

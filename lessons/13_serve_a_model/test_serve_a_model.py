@@ -541,7 +541,6 @@ def serve(exercise: ModuleType, request: pytest.FixtureRequest, model: str, **op
     complete(exercise.BlockManager, block_manager.BlockManager)
     return LLM(
         model,
-        dtype="float32",
         device="cpu",
         parts=parts,
         block_manager_class=exercise.BlockManager,

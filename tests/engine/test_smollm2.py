@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from minipaged import LLM, SamplingParams
+from minipaged import LLM, RequestOutput, SamplingParams
 from minipaged.models.default_model import ensure_default_model
 
 pytestmark = pytest.mark.model
@@ -27,24 +27,28 @@ def llm() -> LLM:
     return LLM("smollm2-135m", dtype="float32", device="cpu", num_blocks=120)
 
 
-def test_greedy_tokens_equal_hugging_face(llm: LLM) -> None:
-    prompts = [llm.chat_token_ids([{"role": "user", "content": question}]) for question in QUESTIONS]
-    outputs = llm.generate(
-        prompts, SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True), use_tqdm=False
-    )
+@pytest.fixture(scope="module")
+def answers(llm: LLM) -> list[RequestOutput]:
+    """What the engine answers to each question."""
+    conversations = [[{"role": "user", "content": question}] for question in QUESTIONS]
+    params = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True)
+    return llm.chat(conversations, params, use_tqdm=False)
+
+
+def test_greedy_tokens_equal_hugging_face(answers: list[RequestOutput]) -> None:
+    """Hugging Face takes the questions as one batch, padded at the left."""
     model = AutoModelForCausalLM.from_pretrained(ensure_default_model(), dtype=torch.float32).eval()
-    for prompt, output in zip(prompts, outputs, strict=True):
-        got = output.outputs[0].token_ids
-        ids = torch.tensor([prompt])
-        expected = model.generate(
-            ids,
-            attention_mask=torch.ones_like(ids),
-            max_new_tokens=NUM_TOKENS,
-            min_new_tokens=NUM_TOKENS if 2 in got else None,
-            do_sample=False,
-        )[0, len(prompt) :].tolist()
+    model.generation_config.eos_token_id = None
+    prompts = [answer.prompt_token_ids for answer in answers]
+    longest = max(map(len, prompts))
+    ids = torch.tensor([[0] * (longest - len(prompt)) + prompt for prompt in prompts])
+    mask = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts])
+    rows = model.generate(ids, attention_mask=mask, max_new_tokens=NUM_TOKENS, do_sample=False)
+    for answer, row in zip(answers, rows, strict=True):
+        got, expected = answer.outputs[0].token_ids, row[longest:].tolist()
+        assert len(got) == len(expected) == NUM_TOKENS
         if got != expected:
-            assert_near_tie(model, prompt, got, expected)
+            assert_near_tie(model, answer.prompt_token_ids, got, expected)
 
 
 def assert_near_tie(model: torch.nn.Module, prompt: list[int], got: list[int], expected: list[int]) -> None:
@@ -62,12 +66,7 @@ def test_the_seed_of_every_explanation_is_27_tokens_to_this_model(llm: LLM) -> N
     assert len(llm.tokenizer("안녕하세요 반갑습니다").input_ids) == 27
 
 
-def test_text_equals_the_tokenizers_own_decoding(llm: LLM) -> None:
-    outputs = llm.chat(
-        [[{"role": "user", "content": question}] for question in QUESTIONS[:2]],
-        SamplingParams(temperature=0, max_tokens=40),
-        use_tqdm=False,
-    )
-    for output in outputs:
-        ids = output.outputs[0].token_ids
-        assert output.outputs[0].text == llm.tokenizer.decode(ids, skip_special_tokens=True)
+def test_text_equals_the_tokenizers_own_decoding(llm: LLM, answers: list[RequestOutput]) -> None:
+    for answer in answers:
+        ids = answer.outputs[0].token_ids
+        assert answer.outputs[0].text == llm.tokenizer.decode(ids, skip_special_tokens=True)

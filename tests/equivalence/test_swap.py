@@ -338,6 +338,7 @@ def test_one_launch_gets_the_addresses_of_both_pools(out: bool, monkeypatch: pyt
 
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=7))
     monkeypatch.setattr(Tensor, "pin_memory", lambda tensor: tensor)
+    monkeypatch.setattr(copy_on_write.cuda, "get_current_device", lambda: SimpleNamespace(id=None))
     monkeypatch.setattr(copy_on_write.cuda, "external_stream", "stream {}".format)
     monkeypatch.setattr(copy_on_write.cuda, "from_cuda_array_interface", from_interface, raising=False)
     monkeypatch.setattr(copy_on_write, "launch_copy_blocks", launch)

@@ -25,11 +25,13 @@ def _run(*arguments: str | Path, same_process: bool = True) -> tuple[int, str]:
     printed = io.StringIO()
     before = dict(os.environ)
     gc.freeze()  # pytest collects garbage five times a run; a worker of this suite has a million objects
-    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
-        plugins = ["-p", "no:cacheprovider", "-p", "no:benchmark", "-p", "no:xdist"]
-        where = ["--same-process"] if same_process else []
-        code = pytest.main([*map(str, arguments), *where, *plugins])
-    gc.unfreeze()
-    os.environ.clear()
-    os.environ.update(before)
+    try:
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+            plugins = ["-p", "no:cacheprovider", "-p", "no:benchmark", "-p", "no:xdist"]
+            where = ["--same-process"] if same_process else []
+            code = pytest.main([*map(str, arguments), *where, *plugins])
+    finally:
+        gc.unfreeze()
+        os.environ.clear()
+        os.environ.update(before)
     return int(code), printed.getvalue()
