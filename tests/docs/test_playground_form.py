@@ -81,7 +81,7 @@ def test_without_javascript_a_sentence_says_so(browser: Any, site: Path) -> None
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
     page.goto((site / "index.html").as_uri())
-    words = "The playground needs JavaScript. The text below explains its scenes in words and numbers."
+    words = "The playground needs JavaScript, which is off here. The text below explains its scenes."
     assert page.locator(".playground").inner_text() == words
     context.close()
 
