@@ -48,12 +48,17 @@ def _loaded(context, builder, kind, lanes, array, index):
     """The vector of floats that lie, or that int16 and uint16 stand for, from array[index] on."""
     address = _address(context, builder, kind, lanes, array, index)
     numbers = builder.load(address, align=kind.dtype.bitwidth // 8)
-    floats = ir.VectorType(ir.FloatType(), lanes)
+    return _widen(builder, kind, numbers, lambda number: ir.VectorType(number, lanes), [16] * lanes)
+
+
+def _widen(builder, kind, numbers, shaped, sixteen):
+    """What int16 and uint16 stand for, as floats. shaped: from a type to one of as many; sixteen: as many."""
+    floats = shaped(ir.FloatType())
     if kind.dtype == types.int16:
-        return builder.fpext(builder.bitcast(numbers, ir.VectorType(ir.HalfType(), lanes)), floats)
+        return builder.fpext(builder.bitcast(numbers, shaped(ir.HalfType())), floats)
     if kind.dtype == types.uint16:  # bfloat16 is the upper half of a float32
-        wide = builder.zext(numbers, ir.VectorType(ir.IntType(32), lanes))
-        return builder.bitcast(builder.shl(wide, ir.Constant(wide.type, [16] * lanes)), floats)
+        wide = builder.zext(numbers, shaped(ir.IntType(32)))
+        return builder.bitcast(builder.shl(wide, ir.Constant(wide.type, sixteen)), floats)
     return numbers
 
 
@@ -71,13 +76,9 @@ def number_at(typing_context: Any, array: Any, index: Any) -> Any:
     def codegen(context, builder, signature, arguments):
         kind = signature.args[0]
         start = context.make_array(kind)(context, builder, arguments[0]).data
+        # Not a vector of one: LLVM makes no vector code of loops that have vectors in them.
         number = builder.load(builder.gep(start, [arguments[1]]))
-        if kind.dtype == types.int16:
-            return builder.fpext(builder.bitcast(number, ir.HalfType()), ir.FloatType())
-        if kind.dtype == types.uint16:
-            wide = builder.shl(builder.zext(number, ir.IntType(32)), ir.IntType(32)(16))
-            return builder.bitcast(wide, ir.FloatType())
-        return number
+        return _widen(builder, kind, number, lambda number: number, 16)
 
     return _widened(array.dtype)(array, types.int64), codegen
 
